@@ -9,6 +9,7 @@
     tools/export-gguf.py types
     tools/export-gguf.py grids
     tools/export-gguf.py mixed
+    tools/export-gguf.py latent
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
 MODELS and CHANGED in tests/golden/models, folders gguf-NAME with model.gguf and expected.json.
@@ -16,7 +17,8 @@ tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. 
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
 half a megabyte). types: gguf-types.txt, by gguf-py
 alone; grids: likewise device/quant_grids.inc; mixed: gguf-mixed, a model of two layers
-of whose matrices each has another type, with expected.json by transformers of what gguf-py makes of them. Versions are in PROVENANCE-gguf of tests/golden/models.
+of whose matrices each has another type, with expected.json by transformers of what gguf-py makes of them; latent: likewise
+gguf-latent, Youtu-LLM with both parts of kv_b in Q8_0. Versions are in PROVENANCE-gguf of tests/golden/models.
 """
 import json
 import os
@@ -298,9 +300,7 @@ def types(out):
 
 def mixed(target):
     """A Qwen 3 of two layers whose matrices have the types of fewer bits than 4 by turns."""
-    import pathlib
     import gguf
-    import golden_models
     import numpy as np
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -340,13 +340,71 @@ def mixed(target):
             writer.add_tensor(stored, blocks, raw_dtype=of)
         with torch.no_grad():
             p.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+    finish(writer, model, target, rng, matrices={})
+
+
+def latent(target):
+    """Latent attention of which both parts of kv_b are in Q8_0."""
+    import gguf
+    import numpy as np
+    import torch
+    from transformers import YoutuConfig, YoutuForCausalLM
+    rng = np.random.default_rng(20261129)
+    heads, nope, v, rank = 2, 32, 64, 64
+    model = YoutuForCausalLM(YoutuConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=heads, qk_nope_head_dim=nope, qk_rope_head_dim=8, v_head_dim=v, kv_lora_rank=rank,
+        q_lora_rank=24, max_position_embeddings=1024, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        attn_implementation="eager")).float().eval()
+    writer = gguf.GGUFWriter(os.path.join(target, "model.gguf"), "deepseek2")
+    writer.add_block_count(2)
+    writer.add_context_length(1024)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(rank + 8)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(nope + 8)
+    writer.add_value_length_mla(v)
+    writer.add_kv_lora_rank(rank)
+    writer.add_q_lora_rank(24)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(model.config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, 2)
+    q8 = gguf.GGMLQuantizationType.Q8_0
+
+    def put_rounded(name, values):
+        blocks = gguf.quants.quantize(np.ascontiguousarray(values), q8)
+        writer.add_tensor(name, blocks, raw_dtype=q8)
+        return gguf.quants.dequantize(blocks, q8)
+    for name, p in model.named_parameters():
+        values = rng.standard_normal(p.shape).astype("<f4") * (0.1 if p.ndim == 1 else 0.2) + (p.ndim == 1)
+        if "kv_b_proj" in name:
+            block = name.split(".")[2]
+            k, of_v = np.split(values.reshape(heads, nope + v, rank), [nope], axis=1)
+            k = put_rounded(f"blk.{block}.attn_k_b.weight", k.swapaxes(1, 2)).swapaxes(1, 2)
+            values = np.concatenate([k, put_rounded(f"blk.{block}.attn_v_b.weight", of_v)], 1).reshape(p.shape)
+        else:
+            writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    finish(writer, model, target, rng)
+
+
+def finish(writer, model, target, rng, **more):
+    """Writes the file, and expected.json of the model."""
+    import pathlib
+    import golden_models
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     pairs = [golden_models.case(model, None, rng.integers(0, 64, n).tolist(), 16, min_margin=golden_models.MIN_MARGIN)
              for n in (1, 7, 64, 65, 200, 513)]
-    head = dict(model=os.path.basename(target), margin=round(min(m for _, m in pairs), 4), matrices={})
+    head = dict(model=os.path.basename(target), margin=round(min(m for _, m in pairs), 4), **more)
     golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
 
 
@@ -370,6 +428,9 @@ def grids(out):
 
 
 def main():
+    if sys.argv[1] == "latent":
+        latent(os.path.join(GOLDEN, "models", "gguf-latent"))
+        return
     if sys.argv[1] == "mixed":
         mixed(os.path.join(GOLDEN, "models", "gguf-mixed"))
         return
