@@ -56,7 +56,8 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
                            "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
                            "granitemoe", "granitemoeshared", "deepseek_v2-lite", "youtu",
-                           "gpt_bigcode", "rwkv7"], same),
+                           "gpt_bigcode", "rwkv7", "kimi_linear"], same),
+          "mistral4": lambda config: config.update(architectures=["Mistral3ForConditionalGeneration"]),
           # else the context is the width of the model
           "glm": lambda config: config.update(seq_length=config["max_position_embeddings"]),
           # what the published configs say, and transformers does not
@@ -86,6 +87,10 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "deepseek_v2": dict(rope_parameters=dict(
                rope_type="yarn", factor=8.0, original_max_position_embeddings=128, beta_fast=32.0, beta_slow=1.0,
                mscale=0.9, mscale_all_dim=0.9, rope_theta=10000.0)),
+           "mistral4": dict(rope_parameters=dict(
+               rope_type="yarn", factor=16.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+               mscale=1.0, mscale_all_dim=1.0, rope_theta=10000.0, partial_rotary_factor=0.4,
+               llama_4_scaling_beta=0.0)),
            "glm": dict(head_dim=8),
            "hunyuan_v1_moe": dict(moe_topk=[2, 2]),
            "falcon_mamba": dict(mixer_rms_eps=1e-5),
@@ -149,8 +154,9 @@ def expect(folder, target, source):
     """Writes expected.json of the checkpoint in `folder`, with the prompts of the one in `source`."""
     import pathlib
     import golden_models
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+    from transformers import AutoModelForCausalLM, Mistral4ForCausalLM
+    kind = Mistral4ForCausalLM if os.path.basename(source) == "mistral4" else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, attn_implementation="eager").float().eval()
     with open(os.path.join(source, "expected.json")) as f:
         head = json.load(f)
     pairs = [golden_models.case(model, None, c["prompt"], 16, min_margin=golden_models.MIN_MARGIN)

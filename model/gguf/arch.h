@@ -29,7 +29,8 @@ enum mx_gguf_form {
 	MX_GGUF_SQUEEZED, /* with dimensions of 1 */
 	MX_GGUF_HEADS,    /* [n] for [n / wkv.head_size, wkv.head_size] */
 	MX_GGUF_LATER,    /* of no use in layer 0 */
-	MX_GGUF_DROPPED,  /* config.json says it */
+	MX_GGUF_MINUS_EXP_HEADS, /* of any shape, and -exp(x) for x, for [1, 1, n, 1] */
+	MX_GGUF_DROPPED,         /* config.json says it */
 };
 
 /* How the order of a tensor's rows differs from that of Hugging Face (row_order.h). */

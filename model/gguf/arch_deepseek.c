@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Latent attention: DeepSeek V2, V3 and R1, and what is built like them (Kimi K2, Moonlight, GLM
- * 4.7 Flash, Youtu-LLM).
+ * 4.7 Flash, Youtu-LLM), Mistral Small 4, and Kimi Linear.
  *
  * llama.cpp stores kv_b as the two matrices it multiplies with, k_b of each head transposed and
  * v_b; files from before April 2025 have kv_b as it is.
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "model/gguf/arch.h"
 
@@ -25,6 +26,33 @@ static const struct mx_gguf_rename latent[] = {
 	{NULL},
 };
 
+static const struct mx_gguf_rename kimi[] = {
+	{.from = "ssm_conv1d_q", .to = "self_attn.q_conv1d", .form = MX_GGUF_CONV},
+	{.from = "ssm_conv1d_k", .to = "self_attn.k_conv1d", .form = MX_GGUF_CONV},
+	{.from = "ssm_conv1d_v", .to = "self_attn.v_conv1d", .form = MX_GGUF_CONV},
+	{.from = "ssm_f_a", .to = "self_attn.f_a_proj"},
+	{.from = "ssm_f_b", .to = "self_attn.f_b_proj"},
+	{.from = "ssm_beta", .to = "self_attn.b_proj"},
+	{.from = "ssm_g_a", .to = "self_attn.g_a_proj"},
+	{.from = "ssm_g_b", .to = "self_attn.g_b_proj"},
+	{.from = "ssm_norm", .to = "self_attn.o_norm"},
+	{.from = "ssm_dt.bias", .to = "self_attn.dt_bias", .whole = true},
+	{.from = "ssm_a", .to = "self_attn.A_log", .form = MX_GGUF_MINUS_EXP_HEADS, .whole = true},
+	{.from = "ffn_gate_inp", .to = "block_sparse_moe.gate"},
+	{.from = "exp_probs_b.bias",
+     .to = "block_sparse_moe.gate.e_score_correction_bias",
+     .whole = true},
+	{.from = "ffn_gate_exps", .to = "block_sparse_moe.experts.%u.w1", .form = MX_GGUF_LIST},
+	{.from = "ffn_up_exps", .to = "block_sparse_moe.experts.%u.w3", .form = MX_GGUF_LIST},
+	{.from = "ffn_down_exps", .to = "block_sparse_moe.experts.%u.w2", .form = MX_GGUF_LIST},
+	{.from = "ffn_gate_shexp", .to = "block_sparse_moe.shared_experts.gate_proj"},
+	{.from = "ffn_up_shexp", .to = "block_sparse_moe.shared_experts.up_proj"},
+	{.from = "ffn_down_shexp", .to = "block_sparse_moe.shared_experts.down_proj"},
+	{NULL},
+};
+
+static const struct mx_gguf_rename *const kimi_names[] = {
+	latent, kimi, mx_gguf_attention_names, mx_gguf_norm_names, mx_gguf_feed_forward_names, NULL};
 static const struct mx_gguf_rename *const names[] = {latent,
                                                      mx_gguf_deepseek_names,
                                                      mx_gguf_attention_names,
@@ -107,8 +135,66 @@ static void deepseek2_config(struct mx_gguf_maker *m)
 	                                                                   : "greedy");
 }
 
+/* Scores are softmaxed over all experts; queries may grow with their position. */
+static void mistral4_config(struct mx_gguf_maker *m)
+{
+	const double growth = mx_gguf_get_float(m, "attention.temperature_scale", 0);
+	json_t *rope = json_object_get(m->out, "rope_scaling");
+	sizes(m);
+	yarn(m);
+	mx_gguf_deepseek_experts(m);
+	if (is_sigmoid(m))
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s.expert_gating_func 2 is not supported",
+		               m->arch->name);
+	if (!m->status && rope && growth != 0)
+		json_object_set_new(rope, "llama_4_scaling_beta", json_real(growth));
+}
+
+/* Returns the heads of the delta layers: each has a row of beta. */
+static int64_t delta_heads(const struct mx_gguf_maker *m)
+{
+	char name[64];
+	for (int64_t i = 0; i < m->layers; i++) {
+		snprintf(name, sizeof name, "blk.%lld.ssm_beta.weight", (long long)i);
+		const struct mx_gguf_tensor *t = mx_gguf_tensor(m->g, name);
+		if (t && t->ndim)
+			return (int64_t)t->shape[0];
+	}
+	return 1;
+}
+
+/* Layers with keys are those of latent attention, which has no rope. */
+static void kimi_config(struct mx_gguf_maker *m)
+{
+	json_t *linear = json_object(), *full = json_array(), *delta = json_array();
+	sizes(m);
+	mx_gguf_deepseek_experts(m);
+	mx_gguf_set_int(m, "num_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_bool(m, "norm_topk_prob", true);
+	if (mx_gguf_get_int(m, "expert_gating_func", 2) != 2)
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s.expert_gating_func other than 2 is not supported",
+		               m->arch->name);
+	if (mx_gguf_has(m, "kda.gate_lower_bound"))
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s.kda.gate_lower_bound is not supported",
+		               m->arch->name);
+	for (int64_t i = 0; !m->status && i < m->layers; i++)
+		json_array_append_new(mx_gguf_of_layer(m, "attention.head_count_kv", i, 0) ? full : delta,
+		                      json_integer(i + 1));
+	json_object_set_new(linear, "num_heads", json_integer(delta_heads(m)));
+	json_object_set_new(linear, "head_dim", json_integer(mx_gguf_need_int(m, "kda.head_dim")));
+	json_object_set_new(linear, "short_conv_kernel_size",
+	                    json_integer(mx_gguf_need_int(m, "ssm.conv_kernel")));
+	json_object_set_new(linear, "full_attn_layers", full);
+	json_object_set_new(linear, "kda_layers", delta);
+	mx_gguf_set(m, "linear_attn_config", linear);
+}
+
 const struct mx_gguf_arch mx_gguf_deepseek_archs[] = {
 	{"deepseek2", "deepseek_v2", .also = "deepseek_v3 kimi_k2 glm4_moe_lite youtu", MX_GGUF_MODEL,
      .renames = names, .config = deepseek2_config, .latent = true},
+	{"mistral4", "mistral4", MX_GGUF_MODEL, .renames = names, .config = mistral4_config,
+     .latent = true},
+	{"kimi-linear", "kimi_linear", MX_GGUF_MODEL, .renames = kimi_names, .config = kimi_config,
+     .latent = true},
 	{NULL},
 };

@@ -320,6 +320,8 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 	switch (r->form) {
 	case MX_GGUF_SAME: break;
 	case MX_GGUF_CONV:
+		if (o.ndim > 2)
+			squeeze(&o);
 		if (o.ndim != 2)
 			return bad(n, t, "is not of two dimensions");
 		o.ndim = 3;
@@ -336,6 +338,13 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 	case MX_GGUF_MINUS_EXP:
 		o.minus_exp = true;
 		flatten(&o);
+		break;
+	case MX_GGUF_MINUS_EXP_HEADS:
+		o.minus_exp = true;
+		flatten(&o);
+		o.ndim = 4;
+		o.shape[2] = o.shape[0];
+		o.shape[0] = o.shape[1] = o.shape[3] = 1;
 		break;
 	case MX_GGUF_MINUS_EXP_ALL: o.minus_exp = true; break;
 	case MX_GGUF_FLAT: flatten(&o); break;
