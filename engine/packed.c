@@ -177,14 +177,13 @@ static void join_task(void *arg, size_t head, unsigned worker)
 	                                          .rows = (uint32_t)(values->shape[0] * v),
 	                                          .cols = (uint32_t)rank,
 	                                          .codes = values->data};
-	float keys[MAX_NOPE];
+	_Alignas(4) unsigned char keys[MAX_NOPE * sizeof(float)];
 	(void)worker;
 	for (size_t c = 0; c < rank; c++) {
-		mx_quant_expand(&g->s, head * rank + c, keys);
+		mx_quant_expand_as(&g->s, head * rank + c, x->made.dtype, keys);
 		for (size_t r = 0; r < nope; r++)
 			if (first + r - x->first < x->n)
-				mx_convert(g->to + ((first + r - x->first) * rank + c) * size, x->made.dtype,
-				           keys + r, MX_F32, 1);
+				memcpy(g->to + ((first + r - x->first) * rank + c) * size, keys + r * size, size);
 	}
 	for (size_t r = first + nope; r < first + nope + v; r++)
 		if (r - x->first < x->n)

@@ -179,10 +179,53 @@ static void all_pre_tokenizers_are_sound(void **state)
 	}
 }
 
+/* Words as Python's regex cuts them, by Kimi's expression with its intersections of classes. */
+static void words_of_kimi_have_no_chinese(void **state)
+{
+	static const char *const words[] = {"Hello",
+	                                    "\xc3\xa4\xc2\xb8\xc4\xb8\xc3\xa7\xc4\xb7\xc4\xae"
+	                                    "",
+	                                    "World",
+	                                    "\xc4\xa0"
+	                                    "",
+	                                    "123",
+	                                    "45",
+	                                    "\xc4\xa0"
+	                                    "don't",
+	                                    "\xc4\xa0\xc3\xa3\xc4\xa3\xc2\xb2\xc3\xa3\xc4\xa4\xc4\xab"
+	                                    "\xc3\xa3\xc4\xa3\xc4\xae\xc3\xa3\xc4\xa3\xc2\xaa"
+	                                    "",
+	                                    "\xc3\xa6\xc2\xbc\xc2\xa2\xc3\xa5\xc5\x83\xc4\xb9"
+	                                    "",
+	                                    "\xc3\xa3\xc4\xa4\xc2\xab\xc3\xa3\xc4\xa4\xc2\xbf"
+	                                    "",
+	                                    "!\xc4\x8a\xc4\x8a"
+	                                    "",
+	                                    "\xc4\xa0"
+	                                    "",
+	                                    "\xc4\xa0"
+	                                    "x"};
+	static const char text[] = "Hello\u4e16\u754cWorld 12345 don't "
+	                           "\u3072\u3089\u304c\u306a\u6f22\u5b57\u30ab\u30bf!\n\n  x";
+	const size_t n = sizeof words / sizeof *words;
+	struct mx_err err = {0};
+	(void)state;
+	struct mx_tokenizer *t = of_tokens("gpt2", "kimi-k2", false, words, n, &err);
+	if (!t)
+		fail_msg("%s: %s", err.where, err.text);
+	struct mx_tokens got = encode(t, text, sizeof text - 1, false);
+	for (size_t i = 0; i < got.n && i < n; i++)
+		assert_string_equal(mx_tokenizer_piece(t, got.ids[i]), words[i]);
+	assert_int_equal(got.n, n);
+	mx_tokens_free(&got);
+	mx_tokenizer_destroy(t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_tokenizer_json),
 	                                   cmocka_unit_test(the_tokens_of_rwkv_are_read),
-	                                   cmocka_unit_test(all_pre_tokenizers_are_sound)};
+	                                   cmocka_unit_test(all_pre_tokenizers_are_sound),
+	                                   cmocka_unit_test(words_of_kimi_have_no_chinese)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
