@@ -206,7 +206,7 @@ static void words_of_kimi_have_no_chinese(void **state)
 	                                    "\xc4\xa0"
 	                                    "x"};
 	static const char text[] = "Hello\u4e16\u754cWorld 12345 don't "
-	                           "\u3072\u3089\u304c\u306a\u6f22\u5b57\u30ab\u30bf!\n\n  x";
+							   "\u3072\u3089\u304c\u306a\u6f22\u5b57\u30ab\u30bf!\n\n  x";
 	const size_t n = sizeof words / sizeof *words;
 	struct mx_err err = {0};
 	(void)state;
