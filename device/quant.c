@@ -18,9 +18,9 @@ static const int8_t e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, 
 
 static void blocks_form(enum mx_quant_format f, struct mx_quant *q)
 {
-	const bool k = f == MX_QUANT_Q4_K || f == MX_QUANT_Q5_K;
+	const bool k = f == MX_QUANT_Q2_K || f == MX_QUANT_Q4_K || f == MX_QUANT_Q5_K;
 	*q = (struct mx_quant){.codes = MX_CODES_4, .scales = MX_SCALES_F16, .group = 32, .center = 8};
-	if (k || f == MX_QUANT_Q6_K || f == MX_QUANT_IQ4_XS)
+	if (k || f == MX_QUANT_Q3_K || f == MX_QUANT_Q6_K || f == MX_QUANT_IQ4_XS)
 		q->scales = MX_SCALES_TWO;
 	if (k || f == MX_QUANT_Q4_1 || f == MX_QUANT_Q5_1) {
 		q->offset = MX_OFFSET_MIN;
@@ -46,6 +46,23 @@ static void blocks_form(enum mx_quant_format f, struct mx_quant *q)
 		break;
 	case MX_QUANT_IQ4_NL:
 	case MX_QUANT_IQ4_XS: q->table = iq4_nl; break;
+	case MX_QUANT_Q3_K: q->center = 4; /* fall through */
+	case MX_QUANT_Q2_K: q->group = 16; break;
+	case MX_QUANT_TQ1_0:
+	case MX_QUANT_TQ2_0:
+		q->center = 1;
+		q->group = MX_QUANT_SUPER;
+		break;
+	case MX_QUANT_IQ1_M:
+	case MX_QUANT_IQ2_XS:
+	case MX_QUANT_IQ2_S: q->group = 16; /* fall through */
+	case MX_QUANT_IQ1_S:
+	case MX_QUANT_IQ2_XXS:
+	case MX_QUANT_IQ3_XXS:
+	case MX_QUANT_IQ3_S:
+		q->scales = MX_SCALES_F32;
+		q->table = mx_quant_iq_table(f);
+		break;
 	default: break;
 	}
 	if (q->table) {
@@ -139,10 +156,12 @@ mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, b
 	                                           : mx_quant_choose(s, bits, &q);
 	if (st != MX_OK)
 		return st;
+	if (q.offset == MX_OFFSET_MIN && q.group == 16) /* no kernel has minima of so few columns */
+		return MX_E_UNSUPPORTED;
 	if (experts && (s->format == MX_QUANT_MXFP4 || s->format == MX_QUANT_FP4)) {
 		q.codes = MX_CODES_E2M1;
 		q.table = NULL;
-	} else if (q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) {
+	} else if ((q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) || q.group == 16) {
 		q.codes = MX_CODES_8;
 		q.center = 128;
 		q.table = NULL;

@@ -24,6 +24,11 @@ void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, 
 void mx_quant_decode_blocks(enum mx_quant_format f, const unsigned char *row, size_t col, size_t n,
                             struct mx_quant_part *out);
 
+/* The same of 1 to 3 bits with a grid: the block b (quant_iq.c). */
+void mx_quant_decode_iq(enum mx_quant_format f, const unsigned char *b, struct mx_quant_part *out);
+/* Returns the numbers [16] of the codes of these formats; NULL for others. */
+const int8_t *mx_quant_iq_table(enum mx_quant_format f);
+
 /* Returns half of an e8m0 scale, 2^(e - 127): the tables have twice the numbers of e2m1. */
 static inline float mx_quant_e2m1_scale(uint8_t e)
 {

@@ -171,6 +171,7 @@ struct mx_model_packed {
 	struct mx_quant_matrix from;
 	uint32_t first, n;
 	bool plain;            /* expanded to made.dtype */
+	bool joined;           /* of two parts: kv_b of latent attention in GGUF */
 	struct mx_quant quant; /* unless plain */
 	struct mx_model_packed *next;
 };

@@ -103,6 +103,25 @@ static mx_status push_use(struct mx_resolver *r, const struct mx_tensor *t, uint
 	return MX_OK;
 }
 
+/* Adds a use of rows of a matrix that is stored in two parts. */
+static mx_status use_joined(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct part *wanted, struct mx_weight *out)
+{
+	struct mx_model_packed *x;
+	if (wanted->cols.n < t->shape[1])
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->file,
+		                  "tensor '%.160s' is in two parts, and its columns cannot be split over "
+		                  "ranks",
+		                  t->name);
+	if (r->others)
+		return MX_OK;
+	mx_status st = mx_resolve_joined(r, t, &wanted->rows, &x);
+	if (st != MX_OK)
+		return st;
+	*out = (struct mx_weight){.dtype = x->made.dtype, .rows = x->n, .cols = (uint32_t)t->shape[1]};
+	return push_use(r, &x->made, 0, out);
+}
+
 /* Adds a use of rows that are packed at load, or expanded. */
 static mx_status use_packed(struct mx_resolver *r, const struct mx_quant_matrix *from,
                             const struct mx_weight_slice *part, int bits, bool plain,
@@ -127,6 +146,8 @@ static mx_status use_part(struct mx_resolver *r, const struct mx_tensor *t, uint
                           struct mx_weight *out)
 {
 	struct mx_weight_slice whole_rows, *part = &whole_rows;
+	if (t->values)
+		return use_joined(r, t, wanted, out);
 	mx_status st = t->order.n ? mx_resolve_ordered(r, t, &t) : MX_OK;
 	if (st != MX_OK)
 		return st;

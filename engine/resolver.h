@@ -102,6 +102,10 @@ mx_status mx_resolve_packed(struct mx_resolver *r, const struct mx_quant_matrix 
                             const struct mx_weight_slice *part, int bits, bool plain,
                             struct mx_model_packed **out);
 
+/* Finds or adds rows of a matrix that is stored in two parts (t->values); expanded. */
+mx_status mx_resolve_joined(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct mx_weight_slice *part, struct mx_model_packed **out);
+
 /* ---- resolve_quant.c ---- */
 
 /* Finds the tensors that stand for a quantised matrix [rows, cols] of that name. MX_E_NOTFOUND if

@@ -28,6 +28,17 @@ static const struct {
 	{MX_GGUF_TYPE_Q6_K, MX_QUANT, MX_QUANT_Q6_K},
 	{MX_GGUF_TYPE_IQ4_NL, MX_QUANT, MX_QUANT_IQ4_NL},
 	{MX_GGUF_TYPE_IQ4_XS, MX_QUANT, MX_QUANT_IQ4_XS},
+	{MX_GGUF_TYPE_Q2_K, MX_QUANT, MX_QUANT_Q2_K},
+	{MX_GGUF_TYPE_Q3_K, MX_QUANT, MX_QUANT_Q3_K},
+	{MX_GGUF_TYPE_IQ1_S, MX_QUANT, MX_QUANT_IQ1_S},
+	{MX_GGUF_TYPE_IQ1_M, MX_QUANT, MX_QUANT_IQ1_M},
+	{MX_GGUF_TYPE_IQ2_XXS, MX_QUANT, MX_QUANT_IQ2_XXS},
+	{MX_GGUF_TYPE_IQ2_XS, MX_QUANT, MX_QUANT_IQ2_XS},
+	{MX_GGUF_TYPE_IQ2_S, MX_QUANT, MX_QUANT_IQ2_S},
+	{MX_GGUF_TYPE_IQ3_XXS, MX_QUANT, MX_QUANT_IQ3_XXS},
+	{MX_GGUF_TYPE_IQ3_S, MX_QUANT, MX_QUANT_IQ3_S},
+	{MX_GGUF_TYPE_TQ1_0, MX_QUANT, MX_QUANT_TQ1_0},
+	{MX_GGUF_TYPE_TQ2_0, MX_QUANT, MX_QUANT_TQ2_0},
 	{MX_GGUF_TYPE_MXFP4, MX_QUANT, MX_QUANT_MXFP4},
 };
 #define N_TYPES (sizeof types / sizeof *types)
@@ -59,18 +70,56 @@ static mx_status grow(struct table *t)
 	return MX_OK;
 }
 
+/* Finds the type of a tensor; *out is its index in `types`. */
+static mx_status type_of(const struct table *t, const struct mx_gguf_tensor *from, size_t *out)
+{
+	size_t k = 0;
+	while (k < N_TYPES && types[k].type != from->type)
+		k++;
+	*out = k;
+	if (k < N_TYPES)
+		return MX_OK;
+	return mx_fail_at(t->err, MX_E_UNSUPPORTED, from->file,
+	                  "tensor '%.160s': GGUF type %u (%s) is not supported; use Q4_K_M or Q8_0",
+	                  from->name, from->type, mx_gguf_type_info(from->type)->name);
+}
+
+/* Adds what struct mx_tensor's `values` points to. */
+static mx_status add_values(const struct table *t, const struct mx_gguf_tensor *from,
+                            const struct mx_tensor **out)
+{
+	struct mx_tensor *to = mx_arena_alloc(t->arena, sizeof *to);
+	size_t k;
+	mx_status s = type_of(t, from, &k);
+	if (s)
+		return s;
+	if (!to)
+		return no_memory(t);
+	*to = (struct mx_tensor){
+		.name = from->name,
+		.dtype = types[k].dtype,
+		.format = types[k].format,
+		.ndim = from->ndim,
+		.data = from->data,
+		.bytes = from->bytes,
+		.file = from->file,
+	};
+	memcpy(to->shape, from->shape, sizeof from->shape);
+	*out = to;
+	return MX_OK;
+}
+
 static mx_status add(void *arg, const struct mx_gguf_named *named)
 {
 	struct table *t = arg;
 	const struct mx_gguf_tensor *from = named->tensor;
-	size_t k = 0;
-	while (k < N_TYPES && types[k].type != from->type)
-		k++;
-	if (k == N_TYPES)
-		return mx_fail_at(t->err, MX_E_UNSUPPORTED, from->file,
-		                  "tensor '%.160s': GGUF type %u (%s) is not supported; use Q4_K_M or Q8_0",
-		                  from->name, from->type, mx_gguf_type_info(from->type)->name);
-	mx_status s = grow(t);
+	const struct mx_tensor *values = NULL;
+	size_t k;
+	mx_status s = type_of(t, from, &k);
+	if (!s && named->values)
+		s = add_values(t, named->values, &values);
+	if (!s)
+		s = grow(t);
 	if (s)
 		return s;
 	struct mx_tensor *to = &t->v[t->n];
@@ -84,6 +133,7 @@ static mx_status add(void *arg, const struct mx_gguf_named *named)
 		.file = from->file,
 		.order = named->order,
 		.minus_exp = named->minus_exp,
+		.values = values,
 	};
 	memcpy(to->shape, named->shape, sizeof named->shape);
 	if (!to->name)

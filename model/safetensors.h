@@ -30,6 +30,10 @@ struct mx_tensor {
 	/* Of GGUF, whose converter changes some tensors. */
 	struct mx_row_order order;
 	bool minus_exp; /* the file has -exp(x) for x */
+	/* Of kv_b of latent attention, the matrix [heads (nope + v), rank]: `data` has of each head the
+	 * rows of keys transposed, [heads, rank, nope], and *values those of values, [heads, v, rank].
+	 */
+	const struct mx_tensor *values; /* NULL = data is the matrix */
 };
 
 struct mx_checkpoint;

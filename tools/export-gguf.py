@@ -7,13 +7,18 @@
     tools/export-gguf.py LLAMA-CPP tokenizers [NAME...]
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
     tools/export-gguf.py types
+    tools/export-gguf.py grids
+    tools/export-gguf.py mixed
+    tools/export-gguf.py latent
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
 MODELS and CHANGED in tests/golden/models, folders gguf-NAME with model.gguf and expected.json.
 tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
 half a megabyte). types: gguf-types.txt, by gguf-py
-alone. Versions are in PROVENANCE-gguf of tests/golden/models.
+alone; grids: likewise device/quant_grids.inc; mixed: gguf-mixed, a model of two layers
+of whose matrices each has another type, with expected.json by transformers of what gguf-py makes of them; latent: likewise
+gguf-latent, Youtu-LLM with both parts of kv_b in Q8_0. Versions are in PROVENANCE-gguf of tests/golden/models.
 """
 import json
 import os
@@ -50,7 +55,20 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
                            "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
                            "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
-                           "granitemoe", "granitemoeshared"], same),
+                           "granitemoe", "granitemoeshared", "deepseek_v2-lite", "youtu",
+                           "gpt_bigcode", "rwkv7", "kimi_linear"], same),
+          "mistral4": lambda config: config.update(architectures=["Mistral3ForConditionalGeneration"]),
+          # else the context is the width of the model
+          "glm": lambda config: config.update(seq_length=config["max_position_embeddings"]),
+          # what the published configs say, and transformers does not
+          "deepseek_v3": lambda config: config.update(scoring_func="sigmoid"),
+          "gpt2": lambda config: config.update(n_ctx=config["n_positions"]),
+          # a type that transformers does not know: it would drop rotary_pct
+          "gpt_neox": lambda config: config.update(model_type="gptneox"),
+          "hunyuan_v1_dense": lambda config: config.update(max_position_embeddings=32768),
+          "hunyuan_v1_moe": lambda config: config.update(
+              moe_intermediate_size=[config["intermediate_size"]] * config["num_hidden_layers"],
+              num_shared_expert=[1] * config["num_hidden_layers"]),
           # the converter takes the rotated part of hidden_size / heads, not of head_dim
           "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
           "cohere2": lambda config: config.update(rotary_pct=1.0)}
@@ -66,6 +84,15 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "mixtral": dict(sliding_window=None), "starcoder2": dict(sliding_window=None),
            "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"], global_attn_every_n_layers=4),
            "dots1": dict(layer_types=["full_attention"] * 3, sliding_window=None),
+           "deepseek_v2": dict(rope_parameters=dict(
+               rope_type="yarn", factor=8.0, original_max_position_embeddings=128, beta_fast=32.0, beta_slow=1.0,
+               mscale=0.9, mscale_all_dim=0.9, rope_theta=10000.0)),
+           "mistral4": dict(rope_parameters=dict(
+               rope_type="yarn", factor=16.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+               mscale=1.0, mscale_all_dim=1.0, rope_theta=10000.0, partial_rotary_factor=0.4,
+               llama_4_scaling_beta=0.0)),
+           "glm": dict(head_dim=8),
+           "hunyuan_v1_moe": dict(moe_topk=[2, 2]),
            "falcon_mamba": dict(mixer_rms_eps=1e-5),
            "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
            "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
@@ -127,8 +154,9 @@ def expect(folder, target, source):
     """Writes expected.json of the checkpoint in `folder`, with the prompts of the one in `source`."""
     import pathlib
     import golden_models
-    from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+    from transformers import AutoModelForCausalLM, Mistral4ForCausalLM
+    kind = Mistral4ForCausalLM if os.path.basename(source) == "mistral4" else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, attn_implementation="eager").float().eval()
     with open(os.path.join(source, "expected.json")) as f:
         head = json.load(f)
     pairs = [golden_models.case(model, None, c["prompt"], 16, min_margin=golden_models.MIN_MARGIN)
@@ -144,6 +172,17 @@ def drop_layers(path, n):
     tensors = load_file(path)
     layer = {t: re.match(r"model\.layers\.(\d+)\.", t) for t in tensors}
     save_file({t: v for t, v in tensors.items() if not layer[t] or int(layer[t][1]) < n}, path)
+
+
+def narrow_heads(path, was, dim):
+    """Leaves of each head the first `dim` of `was` elements."""
+    from safetensors.numpy import load_file, save_file
+
+    def cut(name, v):
+        if ".o_proj." in name:
+            return v.reshape(len(v), -1, was)[:, :, :dim].reshape(len(v), -1)
+        return v.reshape(-1, was, *v.shape[1:])[:, :dim].reshape(-1, *v.shape[1:])
+    save_file({t: cut(t, v).copy() if ".self_attn." in t else v for t, v in load_file(path).items()}, path)
 
 
 def models(tree, only):
@@ -168,6 +207,8 @@ def models(tree, only):
             config = write(same)
             if "num_hidden_layers" in CHANGED.get(name, {}):
                 drop_layers(os.path.join(folder, "model.safetensors"), config["num_hidden_layers"])
+            if name == "glm":
+                narrow_heads(os.path.join(folder, "model.safetensors"), 12, config["head_dim"])
             if name in CHANGED:
                 in_child(expect, folder, target, source)
             else:
@@ -227,28 +268,181 @@ def sentence_piece(tree, folder, text):
     in_child(one, tree, None, folder, os.path.join(GOLDEN, "tokenizer", "spm.gguf"), "--vocab-only")
 
 
+# Offsets of the halves in a block, which must be finite.
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
+              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "Q2_K": [80, 82], "Q3_K": [108],
+              "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
+              "TQ1_0": [52], "TQ2_0": [64]}
+
+
+def random_blocks(rng, name, elements, d):
+    """Random blocks of a type for so many elements; d(n) draws the n halves of one place."""
+    import gguf
+    import numpy as np
+    of, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    blocks = rng.integers(0, 256, (elements // of, size), dtype=np.uint8)
+    for h in HALVES[name]:
+        blocks[:, h:h + 2] = d((len(blocks), 1)).astype("<f2").view(np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = rng.integers(100, 150, len(blocks))
+    if name == "IQ1_M":  # a half in the high bits of four words
+        words = blocks[:, 48:56].copy().view("<u2") & 0xfff
+        halves = d(len(blocks)).astype("<f2").view("<u2")
+        blocks[:, 48:56] = (words | np.stack([(halves >> 4 * i & 15) << 12 for i in range(4)], 1)).view(np.uint8)
+    return blocks
+
+
 def types(out):
     """Random blocks of each type and what gguf-py makes of them: lines of name, bytes and floats in hexadecimal."""
     import gguf
     import numpy as np
     rng = np.random.default_rng(20261123)
-    # offsets of the halves in a block, which must be finite
-    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
-              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
     with open(out, "w") as f:
-        for name, at in halves.items():
-            kind = gguf.GGMLQuantizationType[name]
-            elements, size = gguf.GGML_QUANT_SIZES[kind]
-            blocks = rng.integers(0, 256, (512 // elements, size), dtype=np.uint8)
-            for h in at:
-                blocks[:, h:h + 2] = rng.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
-            if name == "MXFP4":
-                blocks[:, 0] = rng.integers(100, 150, len(blocks))
-            values = gguf.quants.dequantize(blocks, kind).astype("<f4")
+        for name in HALVES:
+            blocks = random_blocks(rng, name, 512, rng.standard_normal)
+            values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).astype("<f4")
             f.write(f"{name} {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
 
 
+def mixed(target):
+    """A Qwen 3 of two layers whose matrices have the types of fewer bits than 4 by turns."""
+    import gguf
+    import numpy as np
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    rng = np.random.default_rng(20261128)
+    kinds = ["Q3_K", "IQ2_S", "IQ3_S", "Q2_K", "IQ3_XXS", "IQ2_XS", "TQ2_0", "IQ1_S", "IQ2_XXS", "Q3_K", "IQ1_M",
+             "TQ1_0", "Q2_K", "IQ2_S"]
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=64, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=64, max_position_embeddings=1024, rms_norm_eps=1e-5,
+        attn_implementation="eager")).float().eval()
+    writer = gguf.GGUFWriter(os.path.join(target, "model.gguf"), "qwen3")
+    writer.add_block_count(2)
+    writer.add_context_length(1024)
+    writer.add_embedding_length(256)
+    writer.add_feed_forward_length(256)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(64)
+    writer.add_value_length(64)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)
+    for name, p in model.named_parameters():
+        stored = names.get_name(name, try_suffixes=(".weight",))
+        if p.ndim == 1 or "layers" not in name:
+            values = rng.standard_normal(p.shape).astype("<f4") * (0.04 if "head" in name else 0.1) + (p.ndim == 1)
+            values = values.astype("<f2").astype("<f4")
+            writer.add_tensor(stored, values.astype("<f2") if p.ndim == 2 else values)
+        else:
+            kind = kinds.pop(0)
+            of = gguf.GGMLQuantizationType[kind]
+            ones = gguf.quants.dequantize(random_blocks(rng, kind, p.numel(), np.ones), of)
+            blocks = random_blocks(rng, kind, p.numel(), lambda n: np.full(n, 0.06 / ones.std()))
+            blocks = blocks.reshape(p.shape[0], -1)
+            values = gguf.quants.dequantize(blocks, of)
+            writer.add_tensor(stored, blocks, raw_dtype=of)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+    finish(writer, model, target, rng, matrices={})
+
+
+def latent(target):
+    """Latent attention of which both parts of kv_b are in Q8_0."""
+    import gguf
+    import numpy as np
+    import torch
+    from transformers import YoutuConfig, YoutuForCausalLM
+    rng = np.random.default_rng(20261129)
+    heads, nope, v, rank = 2, 32, 64, 64
+    model = YoutuForCausalLM(YoutuConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=heads, qk_nope_head_dim=nope, qk_rope_head_dim=8, v_head_dim=v, kv_lora_rank=rank,
+        q_lora_rank=24, max_position_embeddings=1024, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        attn_implementation="eager")).float().eval()
+    writer = gguf.GGUFWriter(os.path.join(target, "model.gguf"), "deepseek2")
+    writer.add_block_count(2)
+    writer.add_context_length(1024)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(rank + 8)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(nope + 8)
+    writer.add_value_length_mla(v)
+    writer.add_kv_lora_rank(rank)
+    writer.add_q_lora_rank(24)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(model.config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DEEPSEEK2, 2)
+    q8 = gguf.GGMLQuantizationType.Q8_0
+
+    def put_rounded(name, values):
+        blocks = gguf.quants.quantize(np.ascontiguousarray(values), q8)
+        writer.add_tensor(name, blocks, raw_dtype=q8)
+        return gguf.quants.dequantize(blocks, q8)
+    for name, p in model.named_parameters():
+        values = rng.standard_normal(p.shape).astype("<f4") * (0.1 if p.ndim == 1 else 0.2) + (p.ndim == 1)
+        if "kv_b_proj" in name:
+            block = name.split(".")[2]
+            k, of_v = np.split(values.reshape(heads, nope + v, rank), [nope], axis=1)
+            k = put_rounded(f"blk.{block}.attn_k_b.weight", k.swapaxes(1, 2)).swapaxes(1, 2)
+            values = np.concatenate([k, put_rounded(f"blk.{block}.attn_v_b.weight", of_v)], 1).reshape(p.shape)
+        else:
+            writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    finish(writer, model, target, rng)
+
+
+def finish(writer, model, target, rng, **more):
+    """Writes the file, and expected.json of the model."""
+    import pathlib
+    import golden_models
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    pairs = [golden_models.case(model, None, rng.integers(0, 64, n).tolist(), 16, min_margin=golden_models.MIN_MARGIN)
+             for n in (1, 7, 64, 65, 200, 513)]
+    head = dict(model=os.path.basename(target), margin=round(min(m for _, m in pairs), 4), **more)
+    golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
+
+
+def grids(out):
+    """The points of the formats with grids: the numbers of the coordinates of each, the first in the lowest bits."""
+    import gguf
+    import numpy as np
+    with open(out, "w") as f:
+        f.write("/* SPDX-License-Identifier: Apache-2.0 */\n"
+                "/* The points of GGUF's grids, made by tools/export-gguf.py: see quant_iq.c. */\n")
+        for name, bits in [("IQ2_XXS", 2), ("IQ2_XS", 2), ("IQ2_S", 2), ("IQ3_XXS", 3), ("IQ3_S", 3), ("IQ1_S", 2)]:
+            kind = getattr(gguf.quants, name)
+            kind.init_grid()
+            numbers = np.searchsorted(np.array(kind.grid_map), kind.grid[0, 0]).astype(int)
+            points = (numbers << bits * np.arange(numbers.shape[1])).sum(1)
+            name = "iq1" if name == "IQ1_S" else name.lower()
+            f.write(f"static const uint16_t {name}[{len(points)}] = {{\n")
+            for i in range(0, len(points), 16):
+                f.write("\t" + " ".join(f"{p}," for p in points[i:i + 16]) + "\n")
+            f.write("};\n")
+
+
 def main():
+    if sys.argv[1] == "latent":
+        latent(os.path.join(GOLDEN, "models", "gguf-latent"))
+        return
+    if sys.argv[1] == "mixed":
+        mixed(os.path.join(GOLDEN, "models", "gguf-mixed"))
+        return
+    if sys.argv[1] == "grids":
+        grids(os.path.join(GOLDEN, "..", "..", "device", "quant_grids.inc"))
+        return
     if sys.argv[1] == "types":
         types(os.path.join(GOLDEN, "gguf-types.txt"))
         return

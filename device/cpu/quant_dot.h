@@ -232,7 +232,9 @@ MX_INLINE void quant_group(const int C, const enum mx_quant_codes codes, const b
 	const vf minus = -vf_load(minimum + v * MX_W);
 #pragma GCC unroll 8
 	for (int c = 0; c < C; c++)
-		acc[c][v] = quant_fma(minus, vf_set(x_scales[C + c]), acc[c][v]);
+		acc[c][v] =
+			quant_fma(minus, vf_set(h < 2 ? x_scales[c] * (float)sums[h * C + c] : x_scales[C + c]),
+		              acc[c][v]);
 }
 
 /* sums[c] of one panel and C rows of x from `first` on. halves: groups of 16 columns. */
@@ -315,13 +317,20 @@ QUANT_TILES(5, MX_CODES_5, false, false)
 QUANT_TILES(5m, MX_CODES_5, true, false)
 QUANT_TILES(6h, MX_CODES_6, false, true)
 QUANT_TILES(t, MX_CODES_TABLE, false, false)
+QUANT_TILES(4h, MX_CODES_4, false, true)
+QUANT_TILES(4mh, MX_CODES_4, true, true)
+QUANT_TILES(th, MX_CODES_TABLE, false, true)
 
 /* Returns the functions of a form, by the logarithm of the rows of x; NULL if there are none. */
 static quant_tile_f *const *quant_tiles(const struct mx_quant *q)
 {
 	const bool minima = q->offset != MX_OFFSET_NONE, halves = q->group == 16;
 	if (halves)
-		return q->codes == MX_CODES_6 && !minima ? quant_6h : NULL;
+		return q->codes == MX_CODES_4       ? (minima ? quant_4mh : quant_4h)
+		       : minima                     ? NULL
+		       : q->codes == MX_CODES_6     ? quant_6h
+		       : q->codes == MX_CODES_TABLE ? quant_th
+		                                    : NULL;
 	switch (q->codes) {
 	case MX_CODES_8: return minima ? NULL : quant_8;
 	case MX_CODES_4: return minima ? quant_4m : quant_4;

@@ -18,7 +18,7 @@
 #define MX_TILE_WARPS  8
 #define MX_TILE_ROWS   (MX_TILE_WARPS * MX_QUANT_ROWS)
 #define MX_TILE_PITCH  (MX_TILE_ROWS + 4) /* floats from row to row of x: no bank conflicts */
-#define MX_TILE_SUPER  2304               /* most bytes of a block of a panel */
+#define MX_TILE_SUPER  2560               /* most bytes of a block of a panel */
 #define MX_TILE_NO_ROW UINT32_MAX
 
 /* Barriers come first, so that x is aligned for the swizzle. */

@@ -58,7 +58,7 @@ static mx_status gpt2_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	const bool bigcode = !strcmp(b->family->model_type, "gpt_bigcode");
-	bool scaled = true, by_layer = false, cross = false, single = true;
+	bool scaled = true, by_layer = false, cross = false, single = true, conv1d = !bigcode;
 	struct mx_dense d;
 	mx_status s = mx_dense_read(b, &d);
 	if (!s)
@@ -67,6 +67,8 @@ static mx_status gpt2_layers(struct mx_plan_build *b)
 		s = bigcode ? mx_scope_bool(&scope, "multi_query", true, &single, b->err)
 		            : mx_scope_bool(&scope, "scale_attn_by_inverse_layer_idx", false, &by_layer,
 		                            b->err);
+	if (!s && !bigcode) /* false: of GGUF, whose converter turns the matrices */
+		s = mx_scope_bool(&scope, "conv1d", true, &conv1d, b->err);
 	if (!s)
 		s = mx_scope_bool(&scope, "add_cross_attention", false, &cross, b->err);
 	if (!s && cross)
@@ -85,7 +87,7 @@ static mx_status gpt2_layers(struct mx_plan_build *b)
 	d.mlp.plain = d.mlp.bias = true;
 	for (uint32_t i = 0; i < d.n; i++)
 		d.no_rope[i] = true;
-	b->plan->transposed = !bigcode;
+	b->plan->transposed = conv1d;
 	b->plan->positions = "transformer.wpe.weight";
 	b->plan->n_positions = (uint32_t)b->max_position;
 	s = mx_dense_fill(b, &d);

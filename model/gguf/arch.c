@@ -8,9 +8,10 @@
 #include "model/gguf/arch.h"
 #include "model/gguf/texts.h"
 
-static const struct mx_gguf_arch *const groups[] = {mx_gguf_attention_archs, mx_gguf_gemma4_archs,
-                                                    mx_gguf_dense_archs,     mx_gguf_expert_archs,
-                                                    mx_gguf_hybrid_archs,    mx_gguf_mamba_archs};
+static const struct mx_gguf_arch *const groups[] = {
+	mx_gguf_attention_archs, mx_gguf_gemma4_archs, mx_gguf_dense_archs,
+	mx_gguf_expert_archs,    mx_gguf_hybrid_archs, mx_gguf_mamba_archs,
+	mx_gguf_deepseek_archs,  mx_gguf_gpt_archs,    mx_gguf_rwkv_archs};
 #define N_GROUPS  (sizeof groups / sizeof *groups)
 #define MAX_ARCHS 100
 

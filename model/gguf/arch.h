@@ -23,7 +23,14 @@ enum mx_gguf_form {
 	MX_GGUF_MINUS_EXP_ALL, /* -exp(x) for x, of the same shape */
 	MX_GGUF_LIST,          /* [experts, ..]: the name has %u for the number of the expert */
 	MX_GGUF_LIST_TWO, /* of each expert the rows of two matrices; the name has %s for gate or up */
-	MX_GGUF_DROPPED,  /* config.json says it */
+	MX_GGUF_QKV,      /* rows of q, k and v behind each other; the name has %s for q, k or v */
+	MX_GGUF_KV_B,     /* k_b of latent attention, which attn_v_b and it make kv_b of */
+	MX_GGUF_V_B,      /* attn_v_b, which goes with it */
+	MX_GGUF_SQUEEZED, /* with dimensions of 1 */
+	MX_GGUF_HEADS,    /* [n] for [n / wkv.head_size, wkv.head_size] */
+	MX_GGUF_LATER,    /* of no use in layer 0 */
+	MX_GGUF_MINUS_EXP_HEADS, /* of any shape, and -exp(x) for x, for [1, 1, n, 1] */
+	MX_GGUF_DROPPED,         /* config.json says it */
 };
 
 /* How the order of a tensor's rows differs from that of Hugging Face (row_order.h). */
@@ -38,6 +45,7 @@ enum mx_gguf_rows {
 	MX_GGUF_ROWS_QKV,    /* likewise behind those of q and k */
 	/* Of each key head the rows of beta, then those of alpha, for beta of all heads first. */
 	MX_GGUF_ROWS_BA,
+	MX_GGUF_ROWS_BY_PART, /* q of all heads, k, v, for q, k and v of each head */
 };
 
 /* A name behind "blk.N.", and the one behind the layer's number. Both are without ".weight" or
@@ -76,6 +84,7 @@ struct mx_gguf_arch {
 	bool norms_hold_one;                     /* norms hold 1 + w where Hugging Face's have w */
 	bool hybrid;    /* numbers of heads and widths that are 0 belong to layers of another kind */
 	bool own_heads; /* config() reads the heads of keys, whose numbers may differ between layers */
+	bool latent;    /* config() reads the sizes of heads */
 };
 
 /* What most checkpoints call the tensors outside the layers. */
@@ -85,7 +94,8 @@ struct mx_gguf_arch {
 
 /* Groups of architectures, which end with name NULL. arch_*.c */
 extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_dense_archs[],
-	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[], mx_gguf_mamba_archs[];
+	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[], mx_gguf_mamba_archs[],
+	mx_gguf_deepseek_archs[], mx_gguf_gpt_archs[], mx_gguf_rwkv_archs[];
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,
@@ -96,6 +106,11 @@ mx_status mx_gguf_config(const struct mx_gguf *g, json_t **out, struct mx_err *e
 /* Makes tokenizer.json, or tokenizer_config.json; the caller frees *out. tokenizer.c */
 mx_status mx_gguf_make_tokenizer(const struct mx_gguf *g, bool config, char **out, size_t *out_len,
                                  struct mx_err *err);
+
+/* Makes the vocabulary of RWKV's tokenizer; likewise. MX_E_NOTFOUND for other tokenizers. world.c
+ */
+mx_status mx_gguf_make_world(const struct mx_gguf *g, char **out, size_t *out_len,
+                             struct mx_err *err);
 
 /* ---- keys.c: each function does nothing once an error was met. Keys of the file are below the
  * architecture: "attention.head_count". ---- */

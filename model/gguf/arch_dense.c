@@ -52,6 +52,12 @@ static const struct mx_gguf_rename seed_oss[] = {
 	{NULL},
 };
 
+static const struct mx_gguf_rename hunyuan[] = {
+	{.from = "attn_q_norm", .to = "self_attn.query_layernorm"},
+	{.from = "attn_k_norm", .to = "self_attn.key_layernorm"},
+	{NULL},
+};
+
 /* Appends rope_factors_* as a list. */
 static void longrope_factors(struct mx_gguf_maker *m, const char *tensor, json_t *rope,
                              const char *key)
@@ -225,6 +231,8 @@ const struct mx_gguf_arch mx_gguf_dense_archs[] = {
      .config = stablelm_config},
 	{"nemotron", "nemotron", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names),
      .config = nemotron_config, .norms_hold_one = true},
+	{"hunyuan-dense", "hunyuan_v1_dense", MX_GGUF_MODEL,
+     .renames = NAMES(hunyuan, mx_gguf_norm_names), .config = mx_gguf_biases},
 	{"arcee", "arcee", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names),
      .config = mx_gguf_biases, .pairs = true},
 	{NULL},

@@ -53,6 +53,16 @@ static const struct mx_gguf_rename minimax_m2[] = {
 	{NULL},
 };
 
+static const struct mx_gguf_rename hunyuan[] = {
+	{.from = "attn_q_norm", .to = "self_attn.query_layernorm"},
+	{.from = "attn_k_norm", .to = "self_attn.key_layernorm"},
+	{.from = "ffn_gate_inp", .to = "mlp.gate.wg"},
+	{.from = "ffn_gate_shexp", .to = "mlp.shared_mlp.gate_proj"},
+	{.from = "ffn_up_shexp", .to = "mlp.shared_mlp.up_proj"},
+	{.from = "ffn_down_shexp", .to = "mlp.shared_mlp.down_proj"},
+	{NULL},
+};
+
 static void glm4_moe_config(struct mx_gguf_maker *m)
 {
 	mx_gguf_biases(m);
@@ -134,6 +144,20 @@ static void olmoe_config(struct mx_gguf_maker *m)
 	mx_gguf_set_bool(m, "norm_topk_prob", false);
 }
 
+/* Experts and the shared one have the same width. */
+static void hunyuan_config(struct mx_gguf_maker *m)
+{
+	const int64_t width = mx_gguf_need_int(m, "expert_feed_forward_length");
+	mx_gguf_biases(m);
+	mx_gguf_set_int(m, "num_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "moe_topk", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "intermediate_size", width);
+	if (mx_gguf_get_int(m, "expert_shared_feed_forward_length", width) != width)
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
+		               "expert_shared_feed_forward_length that is not expert_feed_forward_length "
+		               "is not supported");
+}
+
 #define BAILING                                                                                    \
 	.embed = "model.word_embeddings", .final_norm = "model.norm", .lm_head = "lm_head",            \
 	.layers = "model.layers."
@@ -149,6 +173,8 @@ const struct mx_gguf_arch mx_gguf_expert_archs[] = {
 	{"exaone-moe", "exaone_moe", MX_GGUF_MODEL, .renames = NAMES(exaone),
      .config = exaone_moe_config},
 	{"afmoe", "afmoe", MX_GGUF_MODEL, .renames = NAMES(afmoe), .config = afmoe_config},
+	{"hunyuan-moe", "hunyuan_v1_moe", MX_GGUF_MODEL, .renames = NAMES(hunyuan),
+     .config = hunyuan_config},
 	{"dots1", "dots1", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names), .config = dots1_config},
 	{"olmoe", "olmoe", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names), .config = olmoe_config},
 	{NULL},

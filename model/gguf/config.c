@@ -30,16 +30,18 @@ static void attention(struct mx_gguf_maker *m)
 	int64_t heads = mx_gguf_of_layer(m, "attention.head_count", 0, 0);
 	if (m->status || heads < 1)
 		return;
+	mx_gguf_set_int(m, "num_attention_heads", heads);
+	mx_gguf_copy_float(m, "rope.freq_base", "rope_theta");
+	if (m->arch->latent)
+		return;
 	int64_t width = mx_gguf_need_int(m, "embedding_length");
 	int64_t dim = mx_gguf_get_int(m, "attention.key_length", width / heads);
 	int64_t rotated = mx_gguf_get_int(m, "rope.dimension_count", dim);
 	if (mx_gguf_get_int(m, "attention.value_length", dim) != dim)
 		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
 		               "attention.value_length that is not attention.key_length is not supported");
-	mx_gguf_set_int(m, "num_attention_heads", heads);
 	mx_gguf_set_int(m, "num_key_value_heads", kv_heads(m, heads));
 	mx_gguf_set_int(m, "head_dim", dim);
-	mx_gguf_copy_float(m, "rope.freq_base", "rope_theta");
 	if (dim > 0) /* a little more than a part, since what is rotated is rounded down */
 		mx_gguf_set_float(m, "partial_rotary_factor",
 		                  rotated == dim ? 1 : ((double)rotated + 0.25) / (double)dim);

@@ -125,6 +125,23 @@ static mx_status pair_rows(const struct namer *n, const struct mx_gguf_tensor *t
 	return MX_OK;
 }
 
+/* Returns the order of the rows of q, k and v of all heads, which a checkpoint has head by head. */
+static mx_status rows_by_part(const struct namer *n, const struct mx_gguf_tensor *t,
+                              struct mx_row_order *out)
+{
+	int64_t heads = 0;
+	mx_status s = get_int(n, "attention.head_count", &heads);
+	uint64_t rows = t->ndim ? t->shape[0] : 0;
+	if (s)
+		return s;
+	if (heads < 1 || heads > INT32_MAX / 3 || !rows || rows % (3 * (uint64_t)heads) ||
+	    rows > INT32_MAX)
+		return bad(n, t, "its rows are not those of q, k and v of attention.head_count heads");
+	*out = (struct mx_row_order){
+		.n = (uint32_t)heads, .m = 3, .run = (uint32_t)(rows / (3 * (uint64_t)heads))};
+	return MX_OK;
+}
+
 static mx_status order_of(const struct namer *n, const struct mx_gguf_tensor *t,
                           enum mx_gguf_rows rows, struct mx_row_order *out)
 {
@@ -137,6 +154,7 @@ static mx_status order_of(const struct namer *n, const struct mx_gguf_tensor *t,
 	case MX_GGUF_ROWS_VALUES:
 	case MX_GGUF_ROWS_QKV:
 	case MX_GGUF_ROWS_BA: return value_rows(n, t, rows, out);
+	case MX_GGUF_ROWS_BY_PART: return rows_by_part(n, t, out);
 	}
 	return MX_OK;
 }
@@ -187,6 +205,106 @@ static mx_status list(const struct namer *n, const struct mx_gguf_tensor *t, con
 	return MX_OK;
 }
 
+/* Gives the rows of q, of k and of v, which lie behind each other, their names. */
+static mx_status split_qkv(const struct namer *n, const struct mx_gguf_tensor *t,
+                           const char *prefix, const struct mx_gguf_rename *r)
+{
+	static const char *const words[] = {"q", "k", "v"};
+	struct mx_gguf_named o = {.tensor = t, .ndim = t->ndim, .data = t->data};
+	const char *suffix = t->name + stem_of(t->name), *word = strstr(r->to, "%s");
+	int64_t heads = 0, keys = 0;
+	mx_status s = get_int(n, "attention.head_count", &heads);
+	if (!s)
+		s = get_int(n, "attention.head_count_kv", &keys);
+	keys = keys ? keys : heads;
+	const uint64_t rows = t->ndim ? t->shape[0] : 0;
+	if (s)
+		return s;
+	if (heads < 1 || keys < 1 || heads > 1 << 20 || keys > heads || !rows ||
+	    rows % (uint64_t)(heads + 2 * keys))
+		return bad(n, t, "its rows are no whole heads of q, k and v");
+	const uint64_t dim = rows / (uint64_t)(heads + 2 * keys);
+	memcpy(o.shape, t->shape, sizeof o.shape);
+	for (size_t i = 0; !s && i < 3; i++) {
+		o.shape[0] = dim * (uint64_t)(i ? keys : heads);
+		o.bytes = t->bytes / rows * o.shape[0];
+		snprintf(o.name, sizeof o.name, "%s%.*s%s%s%s", prefix, (int)(word - r->to), r->to,
+		         words[i], word + 2, suffix);
+		s = n->each(n->arg, &o);
+		o.data = (const char *)o.data + o.bytes;
+	}
+	return s;
+}
+
+/* Finds the tensor of the same layer that is called `other` where t is called `own`. */
+static const struct mx_gguf_tensor *beside(const struct namer *n, const struct mx_gguf_tensor *t,
+                                           const char *own, const char *other)
+{
+	char name[160];
+	const char *at = strstr(t->name, own);
+	if (!at)
+		return NULL;
+	snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, other, at + strlen(own));
+	return mx_gguf_tensor(n->g, name);
+}
+
+/* Joins k_b [heads, rank, nope] and v_b [heads, v, rank] to the checkpoint's kv_b [heads (nope +
+ * v), rank]. Files from before the two have kv_b itself, some have all three. */
+static mx_status join_kv_b(const struct namer *n, const struct mx_gguf_tensor *t,
+                           const char *prefix, const struct mx_gguf_rename *r)
+{
+	struct mx_gguf_named o = {.tensor = t, .ndim = 2, .data = t->data, .bytes = t->bytes};
+	if (beside(n, t, "attn_k_b", "attn_kv_b"))
+		return MX_OK;
+	const struct mx_gguf_tensor *v = beside(n, t, "attn_k_b", "attn_v_b");
+	int64_t dim = 0, rope = 0;
+	mx_status s = get_int(n, "attention.key_length_mla", &dim);
+	if (!s)
+		s = get_int(n, "rope.dimension_count", &rope);
+	if (s)
+		return s;
+	if (!v)
+		return bad(n, t, "attn_v_b of the same layer is missing");
+	if (t->ndim != 3 || v->ndim != 3 || v->shape[0] != t->shape[0] || v->shape[2] != t->shape[1] ||
+	    !t->shape[0] || t->shape[0] > INT32_MAX || t->shape[2] > INT32_MAX ||
+	    v->shape[1] > INT32_MAX)
+		return bad(n, t,
+		           "it and attn_v_b are not [heads, rank, qk_nope_head_dim] and [heads, "
+		           "v_head_dim, rank]");
+	if (dim - rope != (int64_t)t->shape[2])
+		return bad(n, t, "its columns are not attention.key_length_mla less rope.dimension_count");
+	o.values = v;
+	o.shape[0] = t->shape[0] * (t->shape[2] + v->shape[1]);
+	o.shape[1] = t->shape[1];
+	snprintf(o.name, sizeof o.name, "%s%s", prefix, r->to);
+	return n->each(n->arg, &o);
+}
+
+/* Gives [n] the shape [n / size, size] of wkv.head_size. */
+static mx_status part_heads(const struct namer *n, struct mx_gguf_named *o)
+{
+	int64_t size = 0;
+	mx_status s = get_int(n, "wkv.head_size", &size);
+	if (s)
+		return s;
+	flatten(o);
+	if (size < 1 || o->shape[0] % (uint64_t)size)
+		return bad(n, o->tensor, "its elements are no whole heads of wkv.head_size");
+	o->ndim = 2;
+	o->shape[0] /= (uint64_t)size;
+	o->shape[1] = (uint64_t)size;
+	return MX_OK;
+}
+
+static void squeeze(struct mx_gguf_named *o)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < o->ndim; i++)
+		if (o->shape[i] != 1)
+			o->shape[n++] = o->shape[i];
+	o->ndim = n;
+}
+
 /* Names a tensor behind "blk.N."; prefix is "model.layers.N.". */
 static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tensor *t,
                                const char *rest, const char *prefix)
@@ -202,6 +320,8 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 	switch (r->form) {
 	case MX_GGUF_SAME: break;
 	case MX_GGUF_CONV:
+		if (o.ndim > 2)
+			squeeze(&o);
 		if (o.ndim != 2)
 			return bad(n, t, "is not of two dimensions");
 		o.ndim = 3;
@@ -219,13 +339,33 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 		o.minus_exp = true;
 		flatten(&o);
 		break;
+	case MX_GGUF_MINUS_EXP_HEADS:
+		o.minus_exp = true;
+		flatten(&o);
+		o.ndim = 4;
+		o.shape[2] = o.shape[0];
+		o.shape[0] = o.shape[1] = o.shape[3] = 1;
+		break;
 	case MX_GGUF_MINUS_EXP_ALL: o.minus_exp = true; break;
 	case MX_GGUF_FLAT: flatten(&o); break;
 	case MX_GGUF_LIST: return list(n, t, prefix, r, 1);
 	case MX_GGUF_LIST_TWO: return list(n, t, prefix, r, 2);
+	case MX_GGUF_QKV: return split_qkv(n, t, prefix, r);
+	case MX_GGUF_KV_B: return join_kv_b(n, t, prefix, r);
+	case MX_GGUF_V_B:
+		return beside(n, t, "attn_v_b", "attn_k_b") || beside(n, t, "attn_v_b", "attn_kv_b")
+		           ? MX_OK
+		           : bad(n, t, "attn_k_b of the same layer is missing");
+	case MX_GGUF_SQUEEZED: squeeze(&o); break;
+	case MX_GGUF_HEADS: s = part_heads(n, &o); break;
+	case MX_GGUF_LATER:
+		if (!strncmp(t->name, "blk.0.", 6))
+			return MX_OK;
+		break;
 	case MX_GGUF_DROPPED: return MX_OK;
 	}
-	s = order_of(n, t, r->rows, &o.order);
+	if (!s)
+		s = order_of(n, t, r->rows, &o.order);
 	if (s)
 		return s;
 	snprintf(o.name, sizeof o.name, "%s%s%s", prefix, r->to, r->whole ? "" : rest + stem_of(rest));

@@ -15,7 +15,8 @@ struct mx_gguf_named {
 	const void *data;
 	size_t bytes;
 	struct mx_row_order order;
-	bool minus_exp; /* the elements are -exp(x) for x */
+	bool minus_exp;                      /* the elements are -exp(x) for x */
+	const struct mx_gguf_tensor *values; /* see struct mx_tensor; NULL = none */
 };
 
 /* Calls `each` for every tensor of the file; stops when it fails, and returns that.

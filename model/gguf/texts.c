@@ -55,6 +55,8 @@ mx_status mx_gguf_make(const struct mx_gguf *g, const char *name, char **out, si
 	mx_status s;
 	if (!strcmp(name, "tokenizer.json") || !strcmp(name, "tokenizer_config.json"))
 		return mx_gguf_make_tokenizer(g, strlen(name) > 14, out, out_len, err);
+	if (!strcmp(name, "rwkv_vocab_v20230424.txt"))
+		return mx_gguf_make_world(g, out, out_len, err);
 	if (!strcmp(name, "config.json"))
 		s = mx_gguf_config(g, &v, err);
 	else if (!strcmp(name, "generation_config.json"))

@@ -7,8 +7,8 @@
 #include "model/gguf/gguf.h"
 
 /* Makes the text of a file: "config.json", "generation_config.json", "tokenizer.json",
- * "tokenizer_config.json". *out is NUL-terminated; free it with free(). MX_E_NOTFOUND for other
- * names, MX_E_UNSUPPORTED for what is not supported here. */
+ * "tokenizer_config.json", or for RWKV "rwkv_vocab_v20230424.txt". *out is NUL-terminated; free it
+ * with free(). MX_E_NOTFOUND for other names, MX_E_UNSUPPORTED for what is not supported here. */
 mx_status mx_gguf_file(const char *path, const char *name, char **out, size_t *out_len,
                        struct mx_err *err);
 /* The same of an open file. */

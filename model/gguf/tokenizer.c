@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes tokenizer.json and tokenizer_config.json of the metadata. model "gpt2" is a byte-level BPE
- * with merges, "llama" SentencePiece's BPE with scores, "gemma4" the latter with merges.
+ * with merges, "llama" SentencePiece's BPE with scores, "gemma4" the latter with merges; of "rwkv"
+ * the vocabulary is a file of its own (world.c).
  *
  * What tokenizer.json says of an added token beside its text (blanks beside it that it takes along)
  * is not in the file.
@@ -266,7 +267,7 @@ static mx_status make_tokenizer(struct maker *m)
 	else if (!s && (is(model, "llama") || is(model, "gemma4")))
 		s = sentence_piece(m, is(model, "gemma4"));
 	else if (!s)
-		s = refuse(m, key, model, " (have gpt2, llama, gemma4)");
+		s = refuse(m, key, model, " (have gpt2, llama, gemma4, rwkv)");
 	mx_buf_puts(&m->out, "}");
 	return s;
 }
@@ -315,6 +316,11 @@ static mx_status make_config(struct maker *m)
 			continue;
 		mx_buf_printf(&m->out, ",\"%s_token\":", keys[i][1]);
 		put_token(m, id);
+	}
+	if (!s && is(model, "rwkv") && m->n) { /* the other file has no name for it */
+		mx_buf_puts(&m->out, ",\"added_tokens_decoder\":{\"0\":{\"content\":");
+		put_token(m, 0);
+		mx_buf_puts(&m->out, "}}");
 	}
 	if (!s)
 		s = put_templates(m);

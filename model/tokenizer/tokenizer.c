@@ -243,17 +243,23 @@ static mx_status explain_missing(const char *dir, struct mx_err *err)
 static mx_status load_gguf(const char *path, struct mx_tokenizer **out, struct mx_err *err)
 {
 	struct mx_gguf *g = NULL;
-	char *json = NULL, *config = NULL;
-	size_t json_len = 0, config_len = 0;
+	char *json = NULL, *world = NULL, *config = NULL;
+	size_t json_len = 0, world_len = 0, config_len = 0;
 	mx_status st = mx_gguf_open(path, &g, err);
 	if (st == MX_OK)
+		st = mx_gguf_make(g, MX_TOK_WORLD_FILE, &world, &world_len, err);
+	if (st == MX_E_NOTFOUND && err)
+		*err = (struct mx_err){0};
+	if (st == MX_E_NOTFOUND)
 		st = mx_gguf_make(g, "tokenizer.json", &json, &json_len, err);
 	if (st == MX_OK)
 		st = mx_gguf_make(g, "tokenizer_config.json", &config, &config_len, err);
 	if (st == MX_OK)
-		st = mx_tokenizer_parse(json, json_len, config, config_len, out, err);
+		st = parse((struct text){json, json_len}, (struct text){world, world_len},
+		           (struct text){config, config_len}, out, err);
 	mx_gguf_close(g);
 	free(json);
+	free(world);
 	free(config);
 	return st;
 }

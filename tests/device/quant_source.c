@@ -22,7 +22,12 @@ const struct quant_case quant_cases[] = {
 	{MX_QUANT_GPTQ8, 128, MX_F16, false, 0, 0},  {MX_QUANT_PLAIN, 0, MX_F32, false, 8, 0},
 	{MX_QUANT_PLAIN, 0, MX_F32, false, 4, 0},    {MX_QUANT_INT8, QUANT_WHOLE, MX_BF16, false, 0, 0},
 	{MX_QUANT_FP4, 32, MX_F16, false, 0, 0},     {MX_QUANT_FP8, QUANT_WHOLE, MX_F32, false, 0, 1},
-	{MX_QUANT_FP8, 128, MX_BF16, false, 0, 128},
+	{MX_QUANT_FP8, 128, MX_BF16, false, 0, 128}, {MX_QUANT_Q2_K, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_Q3_K, 0, MX_F16, false, 0, 0},     {MX_QUANT_IQ1_S, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_IQ1_M, 0, MX_F16, false, 0, 0},    {MX_QUANT_IQ2_XXS, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_IQ2_XS, 0, MX_F16, false, 0, 0},   {MX_QUANT_IQ2_S, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_IQ3_XXS, 0, MX_F16, false, 0, 0},  {MX_QUANT_IQ3_S, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_TQ1_0, 0, MX_F16, false, 0, 0},    {MX_QUANT_TQ2_0, 0, MX_F16, false, 0, 0},
 };
 
 const size_t n_quant_cases = sizeof quant_cases / sizeof *quant_cases;
@@ -74,6 +79,19 @@ static void set_block_scales(struct rng *rng, enum mx_quant_format f, unsigned c
 		put_half(b, d / 8);
 		put_half(b + 2, d / 8);
 		break;
+	case MX_QUANT_Q2_K:
+		put_half(b + 80, d);
+		put_half(b + 82, d);
+		break;
+	case MX_QUANT_Q3_K: put_half(b + 108, d / 8); break;
+	case MX_QUANT_IQ1_M: { /* in the high bits of four words */
+		const unsigned h = half(d / 8);
+		for (int i = 0; i < 4; i++)
+			b[49 + 2 * i] = (unsigned char)((b[49 + 2 * i] & 15) | (h >> 4 * i & 15) << 4);
+		break;
+	}
+	case MX_QUANT_TQ1_0: put_half(b + 52, d); break;
+	case MX_QUANT_TQ2_0: put_half(b + 64, d); break;
 	case MX_QUANT_Q4_1:
 	case MX_QUANT_Q5_1:
 		put_half(b, d);

@@ -67,7 +67,7 @@ static void blocks_are_those_of_gguf_py(void **state)
 		seen++;
 	}
 	fclose(f);
-	assert_int_equal(seen, 11);
+	assert_int_equal(seen, 22);
 }
 
 int main(void)

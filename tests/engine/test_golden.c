@@ -75,6 +75,7 @@ static const struct {
 	{"deepseek_v2", 2, 1},
 	{"deepseek_v2-lite", 4, 1},
 	{"deepseek_v3", 2, 1},
+	{"gguf-deepseek_v3", 2, 1},
 	{"lfm2-bias", 4, 1},
 	{"mamba-bias", 2, 1},
 	{"jamba-bias", 2, 1},

@@ -22,13 +22,15 @@ static mx_status named(void *arg, const struct mx_gguf_named *t)
 {
 	(void)arg;
 	check(t->data, t->bytes);
+	if (t->values)
+		check(t->values->data, t->values->bytes);
 	return t->name[0] ? MX_OK : MX_E_INTERNAL;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char *const files[] = {"config.json", "generation_config.json", "tokenizer.json",
-	                                    "tokenizer_config.json"};
+	                                    "tokenizer_config.json", "rwkv_vocab_v20230424.txt"};
 	struct mx_gguf *g = NULL;
 	struct mx_err err = {0};
 	begin = data;

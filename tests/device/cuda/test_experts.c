@@ -163,7 +163,8 @@ static bool fits(const struct shape *s, const struct quant_case *f)
 	const uint32_t whole = f->group == QUANT_WHOLE || f->format == MX_QUANT_PLAIN ? 8
 	                       : f->group                                             ? f->group
 	                                  : mx_quant_block_elements(f->format);
-	return s->cols % whole == 0 && s->width % whole == 0;
+	return s->cols % whole == 0 && s->width % whole == 0 &&
+	       f->format != MX_QUANT_Q2_K; /* which is expanded */
 }
 
 /* Draws the weights of all experts and tells the device where they are. A packed matrix takes no

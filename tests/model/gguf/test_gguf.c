@@ -343,12 +343,12 @@ static void types_are_refused_by_name(void **state)
 	close(fd);
 	put_head(&b, 1, 1);
 	put_key_text(&b, "general.architecture", "llama");
-	put_tensor(&b, "blk.3.ffn_down.weight", 256, 1, 16, 0);
-	put_data(&b, 66);
+	put_tensor(&b, "blk.3.ffn_down.weight", 64, 1, 40, 0);
+	put_data(&b, 36);
 	write_file(path, &b);
 	assert_true(mx_gguf_is(path));
 	assert_int_equal(mx_checkpoint_open(path, &c, &err), MX_E_UNSUPPORTED);
-	assert_string_equal(err.text, "tensor 'blk.3.ffn_down.weight': GGUF type 16 (IQ2_XXS) is not "
+	assert_string_equal(err.text, "tensor 'blk.3.ffn_down.weight': GGUF type 40 (NVFP4) is not "
 	                              "supported; use Q4_K_M or Q8_0");
 	unlink(path);
 	mx_buf_free(&b);
@@ -396,6 +396,143 @@ static void experts_are_parted(void **state)
 	mx_buf_free(&b);
 }
 
+/* ---- latent attention ---- */
+
+/* What is changed of a sound file. */
+struct latent {
+	const char *without, *tensor; /* a key and a tensor that are left out */
+	uint32_t nope, scoring, rank_of_values;
+	bool whole; /* attn_kv_b is there too */
+};
+
+static void put_tensor_3d(struct mx_buf *b, const char *name, const uint64_t ne[3], uint64_t offset)
+{
+	put_text(b, name);
+	put_int(b, 3, 4);
+	for (int i = 0; i < 3; i++)
+		put_int(b, ne[i], 8);
+	put_int(b, MX_GGUF_TYPE_F32, 4);
+	put_int(b, offset, 8);
+}
+
+/* Makes a file of one layer: two heads with nope 3, rope 2, v 4, of rank 4. */
+static void put_latent(struct mx_buf *b, const struct latent *l)
+{
+	static const struct {
+		const char *key;
+		uint32_t v;
+	} ints[] = {{"block_count", 1},
+	            {"embedding_length", 8},
+	            {"attention.head_count", 2},
+	            {"attention.head_count_kv", 1},
+	            {"attention.key_length", 6},
+	            {"attention.value_length", 4},
+	            {"attention.key_length_mla", 5},
+	            {"attention.value_length_mla", 4},
+	            {"attention.kv_lora_rank", 4},
+	            {"rope.dimension_count", 2},
+	            {"expert_count", 4},
+	            {"expert_used_count", 2},
+	            {"expert_feed_forward_length", 8},
+	            {"expert_gating_func", 0}};
+	const size_t n_ints = sizeof ints / sizeof *ints;
+	const uint64_t keys[] = {l->nope ? l->nope : 3, 4, 2};
+	const uint64_t values[] = {l->rank_of_values ? l->rank_of_values : 4, 4, 2};
+	put_head(b, (l->tensor ? 2 : 3) + l->whole, 1 + n_ints - (l->without ? 1 : 0));
+	put_key_text(b, "general.architecture", "deepseek2");
+	for (size_t i = 0; i < n_ints; i++) {
+		char key[64];
+		snprintf(key, sizeof key, "deepseek2.%s", ints[i].key);
+		if (!l->without || strcmp(l->without, ints[i].key) != 0)
+			put_key_int(b, key, i == n_ints - 1 ? (l->scoring ? l->scoring : 2) : ints[i].v);
+	}
+	put_tensor(b, "token_embd.weight", 8, 2, MX_GGUF_TYPE_F32, 0);
+	uint64_t at = 64;
+	if (!l->tensor || strcmp(l->tensor, "attn_k_b") != 0) {
+		put_tensor_3d(b, "blk.0.attn_k_b.weight", keys, at);
+		at += (keys[0] * keys[1] * keys[2] * 4 + 31) / 32 * 32;
+	}
+	if (!l->tensor || strcmp(l->tensor, "attn_v_b") != 0) {
+		put_tensor_3d(b, "blk.0.attn_v_b.weight", values, at);
+		at += (values[0] * values[1] * values[2] * 4 + 31) / 32 * 32;
+	}
+	if (l->whole) {
+		put_tensor(b, "blk.0.attn_kv_b.weight", 4, 14, MX_GGUF_TYPE_F32, at);
+		at += 224;
+	}
+	put_data(b, at);
+}
+
+static void names_of_latent(const struct latent *l, const char *text, bool fails)
+{
+	struct mx_buf b = {0}, names = {0};
+	struct mx_err err = {0};
+	put_latent(&b, l);
+	struct mx_gguf *g = parsed(&b);
+	mx_status s = mx_gguf_names(g, note, &names, &err);
+	assert_int_equal(s, fails ? MX_E_FORMAT : MX_OK);
+	if (!strstr(fails ? err.text : mx_buf_str(&names), text))
+		fail_msg("%s: not %s", fails ? err.text : mx_buf_str(&names), text);
+	mx_gguf_close(g);
+	mx_buf_free(&names);
+	mx_buf_free(&b);
+}
+
+static void the_parts_of_kv_b_are_one_tensor(void **state)
+{
+	(void)state;
+	names_of_latent(&(struct latent){0},
+	                "model.layers.0.self_attn.kv_b_proj.weight [14,4] 0 64\nmodel.embed", false);
+	names_of_latent(&(struct latent){.whole = true},
+	                "model.layers.0.self_attn.kv_b_proj.weight [14,4] 0 32\nmodel.embed", false);
+	names_of_latent(&(struct latent){.whole = true, .tensor = "attn_k_b"},
+	                "kv_b_proj.weight [14,4]", false);
+	names_of_latent(&(struct latent){.tensor = "attn_k_b"},
+	                "'blk.0.attn_v_b.weight': attn_k_b of the same layer is missing", true);
+	names_of_latent(&(struct latent){.tensor = "attn_v_b"},
+	                "'blk.0.attn_k_b.weight': attn_v_b of the same layer is missing", true);
+	names_of_latent(&(struct latent){.nope = 4},
+	                "its columns are not attention.key_length_mla less rope.dimension_count", true);
+	names_of_latent(&(struct latent){.rank_of_values = 6},
+	                "it and attn_v_b are not [heads, rank, qk_nope_head_dim]", true);
+}
+
+static void latent_attention_is_of_one_of_three_families(void **state)
+{
+	static const struct {
+		struct latent l;
+		const char *has;
+	} cases[] = {{{0}, "\"model_type\": \"deepseek_v3\""},
+	             {{.scoring = 1}, "\"model_type\": \"deepseek_v2\""},
+	             {{.without = "expert_gating_func"}, "\"model_type\": \"deepseek_v2\""},
+	             {{.without = "expert_count"}, "\"model_type\": \"youtu\""},
+	             /* of files from before the parts, key_length is that of heads */
+	             {{.without = "attention.key_length_mla"}, "\"qk_nope_head_dim\": 4"}};
+	(void)state;
+	struct mx_buf b = {0};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_err err = {0};
+		char *text = NULL;
+		size_t n = 0;
+		put_latent(&b, &cases[i].l);
+		struct mx_gguf *g = parsed(&b);
+		if (mx_gguf_make(g, "config.json", &text, &n, &err))
+			fail_msg("%s", err.text);
+		if (!strstr(text, cases[i].has))
+			fail_msg("%s: not %s", text, cases[i].has);
+		free(text);
+		mx_gguf_close(g);
+		mx_buf_free(&b);
+	}
+	put_latent(&b, &(struct latent){.scoring = 4});
+	make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+	           "deepseek2.expert_gating_func 4 is neither softmax (1) nor sigmoid (2)");
+	put_latent(&b, &(struct latent){.without = "attention.kv_lora_rank"});
+	make_fails(&b, "config.json", MX_E_FORMAT, "key 'deepseek2.attention.kv_lora_rank' is missing");
+	put_latent(&b, &(struct latent){.without = "rope.dimension_count"});
+	make_fails(&b, "config.json", MX_E_FORMAT, "key 'deepseek2.rope.dimension_count' is missing");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -405,6 +542,8 @@ int main(void)
 		cmocka_unit_test(what_is_not_known_is_named),
 		cmocka_unit_test(types_are_refused_by_name),
 		cmocka_unit_test(experts_are_parted),
+		cmocka_unit_test(the_parts_of_kv_b_are_one_tensor),
+		cmocka_unit_test(latent_attention_is_of_one_of_three_families),
 		cmocka_unit_test(layers_of_gemma4_have_heads_of_their_own),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

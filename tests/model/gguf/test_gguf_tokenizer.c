@@ -12,8 +12,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "tests/model/gguf/gguf_util.h"
 #include "tests/model/tokenizer/tokenizer_util.h"
 
 /* `word`: an added token of the tokenizer.json that is found between other words only and in
@@ -97,8 +100,132 @@ static void tokens_are_those_of_tokenizer_json(void **state)
 	json_decref(texts);
 }
 
+/* Writes a file whose tokenizer has the bytes as tokens, then `more` [n], and loads it. */
+static struct mx_tokenizer *of_tokens(const char *model, const char *pre, bool escaped,
+                                      const char *const *more, size_t n, struct mx_err *err)
+{
+	char path[] = "/tmp/mixd-gguf-XXXXXX", text[8];
+	struct mx_buf b = {0};
+	struct mx_tokenizer *t = NULL;
+	int fd = mkstemp(path);
+	assert_true(fd >= 0);
+	put_head(&b, 0, 5);
+	put_key_text(&b, "tokenizer.ggml.model", model);
+	put_key_text(&b, "tokenizer.ggml.pre", pre);
+	put_key(&b, "tokenizer.ggml.tokens", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_STRING, 4);
+	put_int(&b, 257 + n, 8);
+	put_text(&b, "<s>");
+	for (unsigned i = 0; i < 256; i++) {
+		snprintf(text, sizeof text, escaped ? "\\x%02x" : "t%02x", i);
+		put_text(&b, text);
+	}
+	for (size_t i = 0; i < n; i++)
+		put_text(&b, more[i]);
+	put_key(&b, "tokenizer.ggml.token_type", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_I32, 4);
+	put_int(&b, 257 + n, 8);
+	for (size_t i = 0; i < 257 + n; i++)
+		put_int(&b, i ? 1 : 3, 4);
+	put_key(&b, "tokenizer.ggml.merges", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_STRING, 4);
+	put_int(&b, 0, 8);
+	assert_int_equal(write(fd, b.data, b.len), b.len);
+	assert_int_equal(close(fd), 0);
+	(void)mx_tokenizer_load(path, &t, err);
+	unlink(path);
+	mx_buf_free(&b);
+	return t;
+}
+
+/* Tokens are written as Python writes bytes, without the quotes. */
+static void the_tokens_of_rwkv_are_read(void **state)
+{
+	static const char *const more[] = {"\\n\\n", "it's", "\"\\'\"", "\\xc3\\xa4"};
+	static const char text[] = "it's\n\n\"'\"\xc3\xa4i";
+	static const int32_t want[] = {258, 257, 259, 260, 'i' + 1};
+	struct mx_err err = {0};
+	(void)state;
+	struct mx_tokenizer *t = of_tokens("rwkv", "", true, more, 4, &err);
+	if (!t)
+		fail_msg("%s: %s", err.where, err.text);
+	struct mx_tokens got = encode(t, text, sizeof text - 1, false);
+	assert_int_equal(got.n, 5);
+	assert_memory_equal(got.ids, want, sizeof want);
+	assert_string_equal(mx_tokenizer_piece(t, 0), "<s>");
+	mx_tokens_free(&got);
+	mx_tokenizer_destroy(t);
+
+	static const char *const broken[] = {"\\q"};
+	assert_null(of_tokens("rwkv", "", true, broken, 1, &err));
+	assert_non_null(strstr(err.text, "the id must be followed by a Python literal"));
+}
+
+/* Every expression of model/gguf/pre.c is one that can be compiled. */
+static void all_pre_tokenizers_are_sound(void **state)
+{
+	static const char *const names[] = {"llama-bpe",  "smaug-bpe",   "glm4",          "qwen2",
+	                                    "hunyuan",    "qwen35",      "gpt-2",         "olmo",
+	                                    "starcoder",  "command-r",   "tekken",        "minimax-m2",
+	                                    "kimi-k2",    "deepseek-v3", "deepseek-llm",  "bailingmoe2",
+	                                    "exaone-moe", "seed-coder",  "deepseek-coder"};
+	(void)state;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		struct mx_err err = {0};
+		struct mx_tokenizer *t = of_tokens("gpt2", names[i], false, NULL, 0, &err);
+		if (!t)
+			fail_msg("%s: %s: %s", names[i], err.where, err.text);
+		mx_tokenizer_destroy(t);
+	}
+}
+
+/* Words as Python's regex cuts them, by Kimi's expression with its intersections of classes. */
+static void words_of_kimi_have_no_chinese(void **state)
+{
+	static const char *const words[] = {"Hello",
+	                                    "\xc3\xa4\xc2\xb8\xc4\xb8\xc3\xa7\xc4\xb7\xc4\xae"
+	                                    "",
+	                                    "World",
+	                                    "\xc4\xa0"
+	                                    "",
+	                                    "123",
+	                                    "45",
+	                                    "\xc4\xa0"
+	                                    "don't",
+	                                    "\xc4\xa0\xc3\xa3\xc4\xa3\xc2\xb2\xc3\xa3\xc4\xa4\xc4\xab"
+	                                    "\xc3\xa3\xc4\xa3\xc4\xae\xc3\xa3\xc4\xa3\xc2\xaa"
+	                                    "",
+	                                    "\xc3\xa6\xc2\xbc\xc2\xa2\xc3\xa5\xc5\x83\xc4\xb9"
+	                                    "",
+	                                    "\xc3\xa3\xc4\xa4\xc2\xab\xc3\xa3\xc4\xa4\xc2\xbf"
+	                                    "",
+	                                    "!\xc4\x8a\xc4\x8a"
+	                                    "",
+	                                    "\xc4\xa0"
+	                                    "",
+	                                    "\xc4\xa0"
+	                                    "x"};
+	static const char text[] = "Hello\u4e16\u754cWorld 12345 don't "
+							   "\u3072\u3089\u304c\u306a\u6f22\u5b57\u30ab\u30bf!\n\n  x";
+	const size_t n = sizeof words / sizeof *words;
+	struct mx_err err = {0};
+	(void)state;
+	struct mx_tokenizer *t = of_tokens("gpt2", "kimi-k2", false, words, n, &err);
+	if (!t)
+		fail_msg("%s: %s", err.where, err.text);
+	struct mx_tokens got = encode(t, text, sizeof text - 1, false);
+	for (size_t i = 0; i < got.n && i < n; i++)
+		assert_string_equal(mx_tokenizer_piece(t, got.ids[i]), words[i]);
+	assert_int_equal(got.n, n);
+	mx_tokens_free(&got);
+	mx_tokenizer_destroy(t);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_tokenizer_json)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_tokenizer_json),
+	                                   cmocka_unit_test(the_tokens_of_rwkv_are_read),
+	                                   cmocka_unit_test(all_pre_tokenizers_are_sound),
+	                                   cmocka_unit_test(words_of_kimi_have_no_chinese)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
