@@ -7,9 +7,13 @@
  * engine does, and then settled.
  *
  *   bench/gpu/hyena [-m folder of the module] [-b SEQUENCES] [-l LAYERS] [-d CHANNELS] [-n LENGTH]
- * [-r] -r  sequences at random positions; else all at the same
+ *                   [-r | -p]
+ *     -r  sequences at random positions; else all at the same
+ *     -p  a prompt of the length instead, beside bench/gpu/hyena-fft.py
  */
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +29,7 @@
 
 #define STEPS       512
 #define MAX_LAYERS  64
+#define MAX_THREADS 15 /* besides the first one, that compute filters */
 #define PAGE_TOKENS 64
 #define ROOF_BYTES  (1ull << 31)
 #define REPEATS     10
@@ -40,7 +45,7 @@
 
 struct sizes {
 	uint32_t sequences, layers, width, length;
-	bool random;
+	bool random, prompt;
 };
 
 /* ---- a device without products ---- */
@@ -103,11 +108,34 @@ static mx_status dev_check(struct mx_device *d, int error, const char *what)
 	exit(1);
 }
 
+struct tasks {
+	mx_parallel_f *f;
+	void *arg;
+	size_t n;
+	atomic_size_t next;
+};
+
+static void *run_tasks(void *arg)
+{
+	struct tasks *t = arg;
+	for (size_t i; (i = atomic_fetch_add(&t->next, 1)) < t->n;)
+		t->f(t->arg, i, 0);
+	return NULL;
+}
+
+/* For filters, whose tasks need no number of a thread. */
 static void dev_parallel(struct mx_device *d, size_t n, mx_parallel_f *f, void *arg)
 {
+	pthread_t threads[MAX_THREADS];
+	struct tasks t = {.f = f, .arg = arg, .n = n};
+	size_t n_threads = 0;
 	(void)d;
-	for (size_t i = 0; i < n; i++)
-		f(arg, i, 0);
+	while (n_threads < MAX_THREADS && n_threads + 1 < n &&
+	       pthread_create(&threads[n_threads], NULL, run_tasks, &t) == 0)
+		n_threads++;
+	run_tasks(&t);
+	while (n_threads > 0)
+		pthread_join(threads[--n_threads], NULL);
 }
 
 static void open_device(void)
@@ -213,7 +241,7 @@ static void open_layer(struct model *m, const struct sizes *s, uint32_t index)
 		.n_layers = s->layers,
 		.width = s->width,
 		.max_context = s->length,
-		.max_rows = s->sequences,
+		.max_rows = s->prompt ? s->length : s->sequences,
 		.max_spans = s->sequences,
 		.ranks = 1,
 		.weight_dtype = MX_BF16,
@@ -373,9 +401,9 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Times steps: the tables, forward (unless NULL), settle. */
+/* Times steps: the tables, forward (unless NULL), settle (if asked for). */
 static struct times run_steps(const struct sizes *s, const struct steps *t, const struct model *m,
-                              cudaGraphExec_t forward)
+                              cudaGraphExec_t forward, bool settle)
 {
 	static cudaEvent_t at[STEPS + 1];
 	static double each[STEPS];
@@ -389,7 +417,7 @@ static struct times run_steps(const struct sizes *s, const struct steps *t, cons
 			send(s, t, i);
 			if (forward)
 				CUDA(cudaGraphLaunch(forward, stream()));
-			if (m->ops->settle(m->layers, s->layers, &step, t->kept) != MX_OK)
+			if (settle && m->ops->settle(m->layers, s->layers, &step, t->kept) != MX_OK)
 				exit(1);
 		}
 	CUDA(cudaEventRecord(at[STEPS], stream()));
@@ -401,6 +429,33 @@ static struct times run_steps(const struct sizes *s, const struct steps *t, cons
 	out.median = each[STEPS / 2];
 	out.worst = each[STEPS - 1];
 	return out;
+}
+
+/* Times a prompt as long as a sequence, of one of them, in one piece. Returns a layer's seconds. */
+static double run_prompt(const struct sizes *s, struct steps *t, const struct model *m)
+{
+	struct mx_device_span *on_host = t->all;
+	cudaEvent_t begin, end;
+	on_host->pos = 0;
+	on_host->n = s->length;
+	on_host->kind = MX_SPAN_PREFILL;
+	t->spans->n = s->length;
+	t->spans->kind = MX_SPAN_PREFILL;
+	struct mx_step step = step_of(s, t, m, false);
+	step.n_spans = 1;
+	step.n_rows = step.longest = s->length;
+	send(s, t, 0);
+	CUDA(cudaEventCreate(&begin));
+	CUDA(cudaEventCreate(&end));
+	for (int i = -1; i < REPEATS; i++) {
+		if (i == 0)
+			CUDA(cudaEventRecord(begin, stream()));
+		for (uint32_t k = 0; k < s->layers; k++)
+			if (m->ops->forward(m->layers[k], &step, m->x, m->y) != MX_OK)
+				exit(1);
+	}
+	CUDA(cudaEventRecord(end, stream()));
+	return since(begin, end) / REPEATS / s->layers;
 }
 
 /* Times lazy in the middle of a sequence. *out_rate: bytes a second. */
@@ -455,13 +510,13 @@ static void report(const char *what, const struct times *t, double lazy)
 
 int main(int argc, char **argv)
 {
-	struct sizes s = {8, 18, 864, 1 << 15, false};
+	struct sizes s = {.sequences = 8, .layers = 18, .width = 864, .length = 1 << 15};
 	const char *folder = "mixers/.libs";
 	static struct model m;
 	struct mx_err err = {0};
 	struct steps t;
-	double rate;
-	for (int c; (c = getopt(argc, argv, "m:b:l:d:n:r")) != -1;) {
+	double rate = 0;
+	for (int c; (c = getopt(argc, argv, "m:b:l:d:n:rp")) != -1;) {
 		uint32_t *to = c == 'b'   ? &s.sequences
 		               : c == 'l' ? &s.layers
 		               : c == 'd' ? &s.width
@@ -470,6 +525,8 @@ int main(int argc, char **argv)
 			folder = optarg;
 		else if (c == 'r')
 			s.random = true;
+		else if (c == 'p')
+			s.prompt = true;
 		else if (c == '?')
 			return 2;
 		else
@@ -483,11 +540,13 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	open_device();
-	const double roof = read_rate(), lazy = run_lazy(&s, &rate);
-	printf("%u sequences %s, %u layers of %u channels, %u positions\n", s.sequences,
-	       s.random ? "at random positions" : "in lock-step", s.layers, s.width, s.length);
-	printf("lazy %.0f us a step, %.2f TB/s, %.0f %% of a loop that reads\n", lazy * 1e6,
-	       rate * 1e-12, 100 * rate / roof);
+	const double roof = read_rate(), lazy = s.prompt ? 0 : run_lazy(&s, &rate);
+	if (!s.prompt)
+		printf("%u sequences %s, %u layers of %u channels, %u positions\n", s.sequences,
+		       s.random ? "at random positions" : "in lock-step", s.layers, s.width, s.length);
+	if (!s.prompt)
+		printf("lazy %.0f us a step, %.2f TB/s, %.0f %% of a loop that reads\n", lazy * 1e6,
+		       rate * 1e-12, 100 * rate / roof);
 	m.ops = open_module(folder);
 	for (uint32_t i = 0; i < s.layers; i++)
 		open_layer(&m, &s, i);
@@ -498,13 +557,21 @@ int main(int argc, char **argv)
 	make_steps(&s, &t);
 	send(&s, &t, 0);
 	CUDA(cudaStreamSynchronize(stream()));
-	/* What lazy does: sums over all inputs before a position, for all layers at once. Forward adds
-	 * the position's own, as it would behind lazy. */
-	struct times times = run_steps(&s, &t, &m, NULL);
+	if (s.prompt) {
+		printf("a prompt of %u, %u channels: %.3f ms a layer\n", s.length, s.width,
+		       run_prompt(&s, &t, &m) * 1e3);
+		return 0;
+	}
+	/* Tables are sent with every step. Settle is what lazy does: sums over all inputs before a
+	 * position, for all layers at once. Forward adds the position's own, as it would behind lazy.
+	 */
+	struct times times = run_steps(&s, &t, &m, NULL, false);
+	report("tables alone", &times, lazy);
+	times = run_steps(&s, &t, &m, NULL, true);
 	report("settle, all layers", &times, lazy);
-	times = run_steps(&s, &t, &m, record(&s, &t, &m, true));
+	times = run_steps(&s, &t, &m, record(&s, &t, &m, true), true);
 	report("layers side by side", &times, lazy);
-	times = run_steps(&s, &t, &m, record(&s, &t, &m, false));
+	times = run_steps(&s, &t, &m, record(&s, &t, &m, false), true);
 	report("layer by layer", &times, lazy);
 	return 0;
 }

@@ -18,6 +18,8 @@
  *   gdn-8b  4 of the 32 layers of a hybrid as large as 8b: three of Gated DeltaNet, 16 heads of
  *         keys and 32 of values of 128, and one of attention
  *   gdn   the same with Gated DeltaNet alone, 4 layers
+ *   hyena-32k, hyena-64k  Hyena as trained on the Pile (bench/engine/shapes.c), with filters of
+ *         32,768 and 65,536; sequences that decode go on to the end
  * What a step of the models with fewer layers costs beside its layers is the difference of two such
  * shapes.
  */
@@ -54,6 +56,16 @@ enum { WARM = 8, STEPS = 64, ROOF_REPS = 10 };
 	" \"num_heads\": 80, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"                \
 	" \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"                 \
 	" \"max_position_embeddings\": 131328, \"tie_word_embeddings\": true}\n"
+
+#define HYENA(length)                                                                              \
+	"{\"mixer\": \"hyena\", \"filter_len\": " length ", \"emb_dim\": 5, \"filter_order\": 16}"
+#define HYENA6(n) HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n)
+#define HYENA_MODEL(n)                                                                             \
+	"{\"model_type\": \"mixd\", \"hidden_size\": 864, \"intermediate_size\": 1728,\n"              \
+	" \"vocab_size\": 50288, \"max_position_embeddings\": " n ", \"mlp_bias\": true,\n"            \
+	" \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"                                \
+	" \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6(n) "," HYENA6(n) "," HYENA6(       \
+		n) "]}\n"
 
 static const struct shape shapes[] = {
 	{.name = "8b",
@@ -108,6 +120,14 @@ static const struct shape shapes[] = {
      .model = {.width = 4096, .layers = 4, .vocab = 128256, .max_context = 131072 + 256, .seed = 1},
      .config = HYBRID(GDN ", " GDN ", " GDN ", " GDN),
      .state_bytes = 4 * 32 * 128 * 128 * 4.0},
+	{.name = "hyena-32k",
+     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 32768, .seed = 1},
+     .deepest = 32768,
+     .config = HYENA_MODEL("32768")},
+	{.name = "hyena-64k",
+     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 65536, .seed = 1},
+     .deepest = 65536,
+     .config = HYENA_MODEL("65536")},
 };
 
 struct bench {
@@ -206,9 +226,12 @@ static mx_status copy_pages(struct mx_model_engine *e, const struct mx_rank_call
 	return st == MX_OK ? d->ops->wait(d) : st;
 }
 
-/* Computes one prompt and copies its keys and values to all pages. */
+/* Computes one prompt and copies its keys and values to all pages. Long convolutions free pages
+ * while they compute; theirs stay as they are. */
 static void fill_pages(struct bench *b)
 {
+	if (b->o->shape->deepest)
+		return;
 	const struct mx_engine_info *info = &b->inside->core.info;
 	struct mx_step_times t = {0};
 	struct mx_seq *s = run_open(b->engine, b->tokens, FILLED, 1, false);
@@ -229,12 +252,14 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth, int32_
 	char name[32];
 	static struct mx_step_item items[MAX_BATCH];
 	double ns[STEPS], host[STEPS];
+	const uint32_t deepest = b->o->shape->deepest; /* 0 = sequences end with these steps */
+	const uint32_t more = deepest > depth ? deepest - depth : WARM + STEPS + 1;
 	uint32_t n = 0;
 	snprintf(name, sizeof name, logprobs < 0 ? "tg%u@%u" : "lp%u@%u", batch, depth);
 	if (!options_want(b->o, name))
 		return;
 	for (; n < batch; n++) {
-		struct mx_seq *s = run_try_open(b->engine, b->tokens, depth, WARM + STEPS + 1, false);
+		struct mx_seq *s = run_try_open(b->engine, b->tokens, depth, more, false);
 		if (!s)
 			break;
 		s->computed = depth - 1;
@@ -347,6 +372,9 @@ static void run_all(struct bench *b)
 	for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
 		bench_decode(b, batches[i], 2048, -1);
 	bench_decode(b, 64, 16384, -1);
+	if (b->o->shape->deepest)
+		for (uint32_t n = 1; n <= 8; n += 7)
+			bench_decode(b, n, b->o->shape->deepest / 2, -1);
 	bench_decode(b, 1, 131072, -1);
 	bench_decode(b, 8, 131072, -1);
 	bench_decode(b, 1, 2048, 5);
@@ -481,7 +509,8 @@ static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"              [--tensor N] [--context M]\n"
-	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
+	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn\n"
+	"        hyena-32k hyena-64k.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"

@@ -47,15 +47,20 @@ LCG_FN uint32_t lcg_phase(uint32_t layer)
 }
 
 /* Returns the parts of a side, and the channels or groups of channels that units are of. */
+LCG_FN uint32_t lcg_log2_parts(uint32_t log2_n)
+{
+	return log2_n > LCG_LOG2_POINTS ? log2_n - LCG_LOG2_POINTS : 0;
+}
+
 LCG_FN uint32_t lcg_parts(uint32_t log2_n)
 {
-	return log2_n > LCG_LOG2_POINTS ? 1u << (log2_n - LCG_LOG2_POINTS) : 1;
+	return 1u << lcg_log2_parts(log2_n);
 }
 
 LCG_FN uint32_t lcg_groups(uint32_t channels, uint32_t log2_n)
 {
-	const uint32_t of = log2_n < LCG_LOG2_POINTS ? LCG_POINTS >> log2_n : 1;
-	return (channels + of - 1) / of;
+	const uint32_t log2_of = log2_n < LCG_LOG2_POINTS ? LCG_LOG2_POINTS - log2_n : 0;
+	return (channels + (1u << log2_of) - 1) >> log2_of;
 }
 
 /* Returns d = 1 .. n - LCG_FREE: unit k = group * parts + part of block o is due when (o - 1) n + d
@@ -81,12 +86,22 @@ LCG_FN uint64_t lcg_time_after(uint32_t log2_n, uint32_t done, uint32_t period)
 	       (x + rest - 1 <= UINT32_MAX ? ((uint32_t)x + rest - 1) / rest : (x + rest - 1) / rest);
 }
 
-/* Returns the first unit of a layer that is not done at a time; it may be past the last unit. */
-LCG_FN uint32_t lcg_first_from(uint64_t at, uint32_t phase)
+/* A time in whole shares and 65536ths of one. */
+struct lcg_time {
+	uint32_t whole, rest;
+};
+
+LCG_FN struct lcg_time lcg_time_of(uint64_t at)
 {
-	if (at == UINT64_MAX)
-		return UINT32_MAX;
-	return at <= phase ? 0 : (uint32_t)((at - phase + 0xffff) >> 16);
+	const struct lcg_time never = {UINT32_MAX, 0},
+						  t = {(uint32_t)(at >> 16), (uint32_t)at & 0xffff};
+	return at == UINT64_MAX ? never : t;
+}
+
+/* Returns the first unit of a layer that is not done at a time; it may be past the last unit. */
+LCG_FN uint32_t lcg_first_from(struct lcg_time at, uint32_t phase)
+{
+	return at.whole + (at.rest > phase);
 }
 
 /* Some units of a side, numbered one block after the other: `begin` .. `end` - 1, of which number i
@@ -99,7 +114,7 @@ struct lcg_range {
 
 /* The time of a side in which positions become final: the same for all layers. */
 struct lcg_times {
-	uint64_t begin, end;
+	struct lcg_time begin, end;
 	uint32_t first, last; /* blocks of outputs */
 };
 
@@ -108,8 +123,8 @@ LCG_FN struct lcg_times lcg_times_of(uint32_t log2_n, uint32_t period, uint32_t 
 {
 	const uint32_t mask = (1u << log2_n) - 1;
 	struct lcg_times t;
-	t.begin = lcg_time_after(log2_n, from & mask, period);
-	t.end = lcg_time_after(log2_n, ((to - 1) & mask) + 1, period);
+	t.begin = lcg_time_of(lcg_time_after(log2_n, from & mask, period));
+	t.end = lcg_time_of(lcg_time_after(log2_n, ((to - 1) & mask) + 1, period));
 	t.first = (from >> log2_n) + 1;
 	t.last = ((to - 1) >> log2_n) + 1;
 	return t;
@@ -119,17 +134,20 @@ LCG_FN struct lcg_times lcg_times_of(uint32_t log2_n, uint32_t period, uint32_t 
 LCG_FN struct lcg_range lcg_range_in(uint32_t log2_n, uint32_t channels, uint32_t phase,
                                      const struct lcg_times *t)
 {
+	const uint32_t log2_parts = lcg_log2_parts(log2_n), parts = 1u << log2_parts;
 	struct lcg_range r;
 	r.groups = lcg_groups(channels, log2_n);
-	r.parts = lcg_parts(log2_n);
-	const uint32_t units = r.groups * r.parts;
+	r.parts = parts;
+	const uint32_t units = r.groups << log2_parts;
 	uint32_t a = lcg_first_from(t->begin, phase), b = lcg_first_from(t->end, phase);
 	a = a < units ? a : units;
 	b = b < units ? b : units;
-	r.begin = t->first * r.groups + a / r.parts;
-	r.first = a % r.parts;
-	r.end = t->last * r.groups + (b + r.parts - 1) / r.parts;
-	r.last = b % r.parts ? b % r.parts : r.parts;
+	r.begin = t->first * r.groups + (a >> log2_parts);
+	r.first = a & (parts - 1);
+	r.end = t->last * r.groups + ((b + parts - 1) >> log2_parts);
+	r.last = b & (parts - 1) ? b & (parts - 1) : parts;
+	if (a == b && t->first == t->last)
+		r.end = r.begin;
 	return r;
 }
 

@@ -208,7 +208,23 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	return MX_OK;
 }
 
-/* Uploads the table of all layers with an implicit filter. */
+static int by_phase(const void *a, const void *b)
+{
+	const uint32_t x = ((const struct lcg_layer *)a)->phase;
+	const uint32_t y = ((const struct lcg_layer *)b)->phase;
+	return (x > y) - (x < y);
+}
+
+/* Returns a layer's number in the table; 0 if it is not there. */
+static uint32_t number_of(const struct lcg_layer *all, uint32_t n, const struct mx_mixer *m)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (all[i].slot_base == m->layer.slot_base)
+			return i;
+	return 0;
+}
+
+/* Uploads the table of all layers with an implicit filter, in the order of their phases. */
 static mx_status prepare(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err)
 {
 	struct mx_device *d = layers[0]->device;
@@ -217,10 +233,12 @@ static mx_status prepare(struct mx_mixer *const *layers, uint32_t n_layers, stru
 	uint32_t blocks = 0, n = 0;
 	mx_status status = all ? mx_cuda_base(d)->bind(d) : MX_E_NOMEM;
 	for (uint32_t i = 0; all && i < n_layers; i++)
-		if (!hyc_modal(layers[i])) {
-			layers[i]->number = n;
+		if (!hyc_modal(layers[i]))
 			all[n++] = layers[i]->layer;
-		}
+	if (n)
+		qsort(all, n, sizeof *all, by_phase);
+	for (uint32_t i = 0; i < n_layers; i++)
+		layers[i]->number = number_of(all, n, layers[i]);
 	if (status == MX_OK && n)
 		status = mx_cuda_base(d)->check(d, (int)lcg_prepare(mx_cuda_base(d)->sms, &blocks),
 		                                "shared memory of long convolutions");

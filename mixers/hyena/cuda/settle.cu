@@ -11,7 +11,8 @@ namespace
 
 using namespace lcg;
 
-constexpr int BLOCKS = 3, RANGE_BLOCKS = 2; /* thread blocks of a multiprocessor */
+/* Thread blocks of a multiprocessor: with three, registers would not hold what a unit does. */
+constexpr int BLOCKS = 2;
 constexpr size_t SHARED = sizeof(shared_memory);
 
 /* ---- what is due ---- */
@@ -26,81 +27,83 @@ struct item {
 /* Thread blocks share the units of a step out one by one: unit i belongs to block i % gridDim. They
  * all count the same units, the largest sides first, and keep a list of their own ones. */
 struct share {
-	static constexpr uint32_t ROOM = 128, FULL = 64; /* a turn adds fewer than ROOM - FULL */
+	static constexpr uint32_t ROOM = 64, FULL = 32; /* a turn adds fewer than ROOM - FULL */
 
 	item items[ROOM];
 	uint32_t n, total, warps[LCG_THREADS / 32];
 };
 
-/* A level of a span, for which layers' units are counted. */
+/* Phases of the layers, ascending, in the memory of transforms. */
+struct phases {
+	static constexpr uint32_t MOST = 1024;
+
+	uint32_t of[MOST];
+};
+static_assert(sizeof(phases) <= sizeof(shared_memory::room), "room for phases");
+
+__device__ __forceinline__ uint32_t phase_of(const phases *p, const lcg_layer *layers, uint32_t i)
+{
+	return i < phases::MOST ? p->of[i] : layers[i].phase;
+}
+
+/* Returns the layers whose phase is less than a time's rest: they are one unit further. */
+__device__ __forceinline__ uint32_t layers_before(const phases *p, const lcg_layer *layers,
+                                                  uint32_t n_layers, uint32_t rest)
+{
+	uint32_t low = 0, high = n_layers;
+	while (low < high) {
+		const uint32_t middle = (low + high) / 2;
+		if (phase_of(p, layers, middle) < rest)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* A level of a span. Layers bounds[k] .. bounds[k + 1] - 1 have the same units due. */
 struct candidate {
 	lcg_times times;
-	uint16_t span, level; /* span: of the step */
-	uint32_t none;        /* 1 = nothing is due */
+	uint32_t span, log2_n; /* span: of the step */
+	uint32_t bounds[4];    /* all 0: nothing is due */
 };
 
-/* What a turn counts with, in the memory of transforms. */
-struct candidates {
-	static constexpr uint32_t MOST = LCG_THREADS, LAYERS = 1024;
-
-	candidate of[MOST];
-	uint32_t phases[LAYERS];
-};
-static_assert(sizeof(candidates) <= sizeof(shared_memory::room), "room for candidates");
-
-/* A layer's units of a candidate. */
-__device__ __forceinline__ lcg_range due_of(const lcg_shape &shape, const candidates *c,
-                                            const candidate &of, const lcg_layer *layers,
-                                            uint32_t layer)
+/* Candidate number `number` of a step: the largest sides come first. */
+__device__ __forceinline__ candidate candidate_of(const lcg_shape &shape, const lcg_layer *layers,
+                                                  uint32_t n_layers, const lcg_step &step,
+                                                  const lcg_spans &which, uint32_t token,
+                                                  uint32_t number, const phases *p)
 {
-	if (of.none)
-		return {};
-	const uint32_t phase = layer < candidates::LAYERS ? c->phases[layer] : layers[layer].phase;
-	return lcg_range_in(of.level + LCG_LOG2_BLOCK, shape.channels, phase, &of.times);
+	const uint32_t k = number % which.n;
+	candidate c = {};
+	c.span = which.index[k];
+	c.log2_n = shape.n_levels - 1 - number / which.n + LCG_LOG2_BLOCK;
+	const mx_device_span &span = step.spans[c.span];
+	const uint32_t from = span.pos + token, block = (from >> c.log2_n) + 1;
+	if (which.tokens[k] <= token || block < 2 ||
+	    (uint64_t)block << c.log2_n >= cells_end(shape, span))
+		return c;
+	c.times = lcg_times_of(c.log2_n, shape.period, from, from + 1);
+	const uint32_t a = layers_before(p, layers, n_layers, c.times.begin.rest);
+	const uint32_t b = layers_before(p, layers, n_layers, c.times.end.rest);
+	c.bounds[1] = a < b ? a : b;
+	c.bounds[2] = a < b ? b : a;
+	c.bounds[3] = n_layers;
+	return c;
 }
 
-/* Finds the times of candidates at .. at + n - 1: those that all layers share. */
-__device__ __forceinline__ void find_candidates(const lcg_shape &shape, const lcg_layer *layers,
-                                                uint32_t n_layers, const lcg_step &step,
-                                                const lcg_spans &which, uint32_t token, uint32_t at,
-                                                uint32_t n, candidates *c)
+/* The units of a candidate's layers bounds[k] .. in one of them. */
+__device__ __forceinline__ lcg_range due_of(const lcg_shape &shape, const lcg_layer *layers,
+                                            const phases *p, const candidate &c, int k)
 {
-	for (uint32_t i = threadIdx.x; i < n_layers && i < candidates::LAYERS; i += LCG_THREADS)
-		c->phases[i] = layers[i].phase;
-	if (threadIdx.x < n) {
-		const uint32_t i = at + threadIdx.x, k = i % which.n;
-		const uint32_t level = shape.n_levels - 1 - i / which.n, log2_n = level + LCG_LOG2_BLOCK;
-		candidate &of = c->of[threadIdx.x];
-		const mx_device_span &span = step.spans[which.index[k]];
-		const uint32_t from = span.pos + token, block = (from >> log2_n) + 1;
-		of.span = which.index[k];
-		of.level = (uint16_t)level;
-		of.none = which.tokens[k] <= token || block < 2 ||
-		          (uint64_t)block << log2_n >= cells_end(shape, span);
-		of.times = lcg_times_of(log2_n, shape.period, from, from + 1);
-	}
-	__syncthreads();
+	return lcg_range_in(c.log2_n, shape.channels, phase_of(p, layers, c.bounds[k]), &c.times);
 }
 
-/* Lists the block's units of candidates at .. at + n - 1 in all layers. */
-__device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_layer *layers,
-                                          uint32_t n_layers, const lcg_step &step,
-                                          const lcg_spans &which, uint32_t token, uint32_t at,
-                                          uint32_t n, share *s, candidates *c)
+/* Returns the units of all threads before this one. */
+__device__ __forceinline__ uint32_t units_before(uint32_t own, share *s)
 {
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = n * n_layers;
-	const uint32_t each = (all + LCG_THREADS - 1) / LCG_THREADS;
-	const uint32_t first = threadIdx.x * each < all ? threadIdx.x * each : all;
-	const uint32_t end = first + each < all ? first + each : all;
-	find_candidates(shape, layers, n_layers, step, which, token, at, n, c);
-	uint32_t sum = 0;
-	for (uint32_t i = first, k = i / n_layers, layer = i % n_layers; i < end; i++) {
-		const lcg_range r = due_of(shape, c, c->of[k], layers, layer);
-		sum += r.end - r.begin;
-		if (++layer == n_layers)
-			layer = 0, k++;
-	}
-	const uint32_t own = sum;
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	uint32_t sum = own;
 	for (int d = 1; d < 32; d *= 2) {
 		const uint32_t other = __shfl_up_sync(~0u, sum, d);
 		sum += lane >= d ? other : 0;
@@ -108,44 +111,74 @@ __device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_laye
 	if (lane == 31)
 		s->warps[warp] = sum;
 	__syncthreads();
-	uint32_t to = s->total + sum - own;
+	sum -= own;
 	for (uint32_t w = 0; w < warp; w++)
-		to += s->warps[w];
+		sum += s->warps[w];
+	return sum;
+}
+
+/* Lists the block's units of candidates at .. at + n - 1, of which each thread has one. */
+__device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_layer *layers,
+                                          uint32_t n_layers, const lcg_step &step,
+                                          const lcg_spans &which, uint32_t token, uint32_t at,
+                                          uint32_t n, share *s, phases *p)
+{
+	for (uint32_t i = threadIdx.x; i < n_layers && i < phases::MOST; i += LCG_THREADS)
+		p->of[i] = layers[i].phase;
 	__syncthreads();
-	/* units until the block's next, from the thread's first on */
-	uint32_t left = (blockIdx.x + gridDim.x - to % gridDim.x) % gridDim.x;
-	const bool mine = left < own;
-	for (uint32_t i = first, k = i / n_layers, layer = i % n_layers; mine && i < end; i++) {
-		const candidate &of = c->of[k];
-		const lcg_range r = due_of(shape, c, of, layers, layer);
-		uint32_t unit = left;
-		for (; unit < r.end - r.begin; unit += gridDim.x)
-			s->items[atomicAdd(&s->n, 1)] = {of.span,
-			                                 (uint16_t)layer,
-			                                 (uint16_t)lcg_first_part(&r, r.begin + unit),
-			                                 (uint16_t)lcg_end_part(&r, r.begin + unit),
-			                                 r.begin + unit,
-			                                 of.level};
-		left = unit - (r.end - r.begin);
-		if (++layer == n_layers)
-			layer = 0, k++;
-	}
+	candidate c = {};
+	if (threadIdx.x < n)
+		c = candidate_of(shape, layers, n_layers, step, which, token, at + threadIdx.x, p);
+	uint32_t own = 0;
+#pragma unroll
+	for (int k = 0; k < 3; k++)
+		if (c.bounds[k] < c.bounds[k + 1]) {
+			const lcg_range r = due_of(shape, layers, p, c, k);
+			own += (r.end - r.begin) * (c.bounds[k + 1] - c.bounds[k]);
+		}
+	const uint32_t to = s->total + units_before(own, s);
+	/* the block's next unit, counted from the thread's first */
+	uint32_t next = (blockIdx.x + gridDim.x - to % gridDim.x) % gridDim.x;
+	if (next < own)
+#pragma unroll
+		for (int k = 0; k < 3; k++)
+			if (c.bounds[k] < c.bounds[k + 1]) {
+				const lcg_range r = due_of(shape, layers, p, c, k);
+				const uint32_t each = r.end - r.begin, all = each * (c.bounds[k + 1] - c.bounds[k]);
+				for (; next < all; next += gridDim.x) {
+					const uint32_t number = r.begin + next % each;
+					s->items[atomicAdd(&s->n, 1)] = {(uint16_t)c.span,
+					                                 (uint16_t)(c.bounds[k] + next / each),
+					                                 (uint16_t)lcg_first_part(&r, number),
+					                                 (uint16_t)lcg_end_part(&r, number),
+					                                 number,
+					                                 c.log2_n - LCG_LOG2_BLOCK};
+				}
+				next -= all;
+			}
+	__syncthreads();
 	if (threadIdx.x == LCG_THREADS - 1)
 		s->total = to + own;
 	__syncthreads();
 }
 
-template <typename U>
-__device__ __forceinline__ U place_of(const lcg_shape &shape, const lcg_layer *layer,
-                                      const lcg_step &step, const mx_device_span &span,
-                                      const item &what)
+__device__ __forceinline__ place place_of(const lcg_shape &shape, const lcg_layer *layer,
+                                          const lcg_step &step, const mx_device_span &span,
+                                          const item &what)
 {
-	const uint32_t groups = lcg_groups(shape.channels, what.level + LCG_LOG2_BLOCK);
-	U u = {};
-	u.shape = &shape;
-	u.layer = layer;
-	u.pages = step.pages + span.page_begin;
+	const uint32_t log2_n = what.level + LCG_LOG2_BLOCK;
+	const uint32_t groups = lcg_groups(shape.channels, log2_n);
+	const page_range all = {step.pages + span.page_begin, 0};
+	place u;
+	u.page_base = layer->page_base;
+	u.page_stride = shape.page_stride;
+	u.page_tokens = shape.page_tokens;
+	u.page_magic = shape.page_magic;
+	u.spectra = layer->spectra[what.level];
+	u.in = u.out = all;
+	u.channels = shape.channels;
 	u.end = cells_end(shape, span);
+	u.log2_n = log2_n;
 	u.block = what.number / groups;
 	u.group = what.number % groups;
 	u.first_part = what.first;
@@ -153,52 +186,55 @@ __device__ __forceinline__ U place_of(const lcg_shape &shape, const lcg_layer *l
 	return u;
 }
 
-/* The first turns come before the wait: they read only the step's tables. turn: candidates of a
- * turn. */
+/* turn: candidates of a turn. What is due at the first token of a step has inputs and sums from
+ * before the step: so these units wait only before they write. */
 __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	run_due(const lcg_shape shape, const lcg_layer *layers, uint32_t n_layers, const lcg_step step,
             const lcg_spans which, uint32_t token, uint32_t turn)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
 	__shared__ share s;
+	__shared__ place u;
 	shared_memory *shared = (shared_memory *)memory;
 	mx_pdl_launch();
 	if (threadIdx.x == 0)
 		s.n = s.total = 0;
 	fft::make_tables(shared->tables);
 	__syncthreads();
-	bool waited = false;
+	bool waited = token == 0;
 	const uint32_t all = which.n * shape.n_levels;
 	for (uint32_t at = 0; at < all; at += turn) {
 		const uint32_t n = at + turn < all ? turn : all - at;
-		take_turn(shape, layers, n_layers, step, which, token, at, n, &s,
-		          (candidates *)shared->room);
+		take_turn(shape, layers, n_layers, step, which, token, at, n, &s, (phases *)shared->room);
 		if (at + turn < all && s.n < share::FULL)
 			continue;
 		if (!waited)
 			mx_pdl_wait();
 		waited = true;
-		for (uint32_t i = 0; i < s.n; i++)
-			run_unit(place_of<place>(shape, layers + s.items[i].layer, step,
-			                         step.spans[s.items[i].span], s.items[i]),
-			         s.items[i].level, shared);
+		for (uint32_t i = 0; i < s.n; i++) {
+			const item &what = s.items[i];
+			if (threadIdx.x == 0)
+				u = place_of(shape, layers + what.layer, step, step.spans[what.span], what);
+			__syncthreads();
+			run_unit(u, shared);
+		}
 		__syncthreads();
 		if (threadIdx.x == 0)
 			s.n = 0;
 		__syncthreads();
 	}
-	if (!waited)
-		mx_pdl_wait();
+	mx_pdl_wait();
 }
 
 /* ---- ranges of positions ---- */
 
 /* Block x: a unit of a level; y: a layer; z: a span. */
-__global__ void __launch_bounds__(LCG_THREADS, RANGE_BLOCKS)
+__global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	run_range(const lcg_shape shape, const lcg_layer *layers, const lcg_step step,
               const lcg_spans which, uint32_t level, bool resume, const lcg_sums sums)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
+	__shared__ place_in_range u;
 	shared_memory *shared = (shared_memory *)memory;
 	mx_pdl_launch();
 	fft::make_tables(shared->tables);
@@ -217,22 +253,25 @@ __global__ void __launch_bounds__(LCG_THREADS, RANGE_BLOCKS)
 	const item what = {
 		0,      0,    (uint16_t)lcg_first_part(&r, number), (uint16_t)lcg_end_part(&r, number),
 		number, level};
-	place_in_range u = place_of<place_in_range>(shape, layer, step, span, what);
-	if (u.block < 2 || (uint64_t)u.block << log2_n >= u.end)
+	const uint32_t end = cells_end(shape, span), o = number / r.groups;
+	if (o < 2 || (uint64_t)o << log2_n >= end)
 		return;
-	if (resume) {
-		unsigned char *slot = layer->slot_base + span.slot * shape.slot_stride;
-		u.from = u.sums_begin = span.pos;
-		u.sums_end = ((const lcg_head *)slot)->finished;
-		u.sums = (float *)slot + LCG_HEAD;
-		u.sums_ld = 1;
-	} else {
+	if (threadIdx.x == 0) {
+		(place &)u = place_of(shape, layer, step, span, what);
+		u.from = resume ? span.pos : 0;
 		u.sums_begin = span.pos;
 		u.sums_end = to;
 		u.sums = sums.sums + span.row;
 		u.sums_ld = sums.ld;
+		if (resume) {
+			unsigned char *slot = layer->slot_base + span.slot * shape.slot_stride;
+			u.sums_end = ((const lcg_head *)slot)->finished;
+			u.sums = (float *)slot + LCG_HEAD;
+			u.sums_ld = 1;
+		}
 	}
-	run_unit(u, level, shared);
+	__syncthreads();
+	run_unit(u, shared);
 }
 
 /* ---- spectra ---- */
@@ -247,7 +286,7 @@ __device__ __forceinline__ float2 lag_pair(const float *h, uint32_t channels, ui
 }
 
 /* Block x: a group of channels, or a part of one; y: distance - 2. */
-__global__ void __launch_bounds__(LCG_THREADS, RANGE_BLOCKS)
+__global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	make_spectra(uint32_t channels, uint32_t log2_n, const float *h, uint32_t n_lags,
                  float *spectra)
 {
@@ -300,7 +339,7 @@ cudaError_t lcg_run_due(cudaStream_t stream, const struct lcg_shape *shape,
 	/* a turn may fill the rest of a block's list */
 	const uint32_t most = shape->period / 2048 + 2; /* units of a layer's level */
 	const uint32_t fit = (share::ROOM - share::FULL) * blocks / (n_layers * most);
-	const uint32_t turn = fit < 1 ? 1 : fit < candidates::MOST ? fit : candidates::MOST;
+	const uint32_t turn = fit < 1 ? 1 : fit < LCG_THREADS ? fit : LCG_THREADS;
 	return mx_launch(run_due, dim3(blocks), dim3(LCG_THREADS), SHARED, stream, *shape, layers,
 	                 n_layers, *step, *which, token, turn);
 }
