@@ -115,9 +115,11 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	/* false for rows that pad a recorded step */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t pos = span.pos + (row - span.row), page = 0;
-	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
-	if (there && end > a.heads)
-		page = a.pages[span.page_begin + pos / a.page_tokens];
+	const uint32_t place = attn_place_of(&a, pos), t = place % a.page_tokens;
+	const bool has = attn_has(&a, pos); /* else another rank has the row's keys and values */
+	uint32_t line = a.dim * (uint32_t)sizeof(KV);
+	if (there && end > a.heads && has)
+		page = a.pages[span.page_begin + place / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, span.max_len, turns[warp]);
 	float2 turn[EACH]; /* elements beyond rope_dim are not read */
@@ -132,6 +134,8 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 #pragma unroll 1
 	for (; head < end; head++) {
 		bool query = head < a.heads, key = !query && head < keys;
+		if (!query && !has)
+			break;
 		const float *weight = a.norm_whole ? nullptr : query ? a.q_norm : key ? a.k_norm : nullptr;
 		bool value = !query && !key;
 		uint32_t from = value && a.k_is_v ? head - a.kv_heads : head;

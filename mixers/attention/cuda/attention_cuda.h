@@ -36,6 +36,7 @@ extern "C" {
 #define ATTN_PARTS       256 /* most splits of one row's keys, over all key heads */
 #define ATTN_EXACT_PARTS 1024
 #define ATTN_STEP        128 /* keys: the steps of a ladder of splits, see attn_rung */
+#define ATTN_TURN        32  /* tokens: ranks that share pages have so many each by turns */
 
 /* ---- pages ----
  *
@@ -55,7 +56,11 @@ ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 	       at % 16;
 }
 
-/* ---- work ---- */
+/* ---- work ----
+ *
+ * A key's place is its number among the keys that this rank has of the sequence: its position,
+ * unless ranks share pages. Splits, pages and copies are by place, windows and masks by position.
+ * Places are in the order of positions, and 16 of them from a multiple of 16 on are neighbours. */
 
 /* Arguments of a step's kernels. */
 struct attn_args {
@@ -77,7 +82,14 @@ struct attn_args {
 	/* pages */
 	unsigned char *page_base;
 	size_t page_stride;
-	uint32_t page_tokens;
+	uint32_t page_tokens; /* of which this rank has the keys */
+	/* ranks that share pages, and the number of this one; 1, 0 = none do */
+	uint32_t contexts, context;
+	uint32_t far, near; /* position = place + place / ATTN_TURN * far + near */
+	/* Then [contexts][n_rows][heads / contexts][dim + 4]: what the rows found in this rank's keys,
+	 * instead of outputs: o, m, l. NULL = no pages are shared. */
+	float *sent;
+	uint32_t first_out; /* the first head of the outputs in `out` */
 	/* partials, see attn_partials */
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
@@ -125,6 +137,45 @@ ATTN_INLINE uint32_t attn_reach(const struct attn_args *a, uint32_t pos)
 	return pos + 1 - attn_first_key(a, pos);
 }
 
+/* Returns the place of the first key that the rank has from position pos on. */
+ATTN_INLINE uint32_t attn_place_of(const struct attn_args *a, uint32_t pos)
+{
+	if (a->contexts <= 1)
+		return pos;
+	const uint32_t turn = pos / ATTN_TURN, round = turn / a->contexts;
+	const uint32_t whose = turn - round * a->contexts;
+	return round * ATTN_TURN + (whose == a->context  ? pos % ATTN_TURN
+	                            : whose > a->context ? ATTN_TURN
+	                                                 : 0);
+}
+
+/* True if the rank has the key at pos. */
+ATTN_INLINE bool attn_has(const struct attn_args *a, uint32_t pos)
+{
+	return a->contexts <= 1 || pos / ATTN_TURN % a->contexts == a->context;
+}
+
+/* Returns the position of the key at a place. */
+ATTN_INLINE uint32_t attn_position(const struct attn_args *a, uint32_t place)
+{
+	return place + place / ATTN_TURN * a->far + a->near;
+}
+
+/* Returns the place of the first key that the query at pos sees in the rank's keys. */
+ATTN_INLINE uint32_t attn_lo(const struct attn_args *a, uint32_t pos)
+{
+	return attn_place_of(a, attn_first_key(a, pos));
+}
+
+/* Returns the place of the last one, or that of the first, lo, if there is none. */
+ATTN_INLINE uint32_t attn_last(const struct attn_args *a, uint32_t lo, uint32_t pos)
+{
+	if (a->contexts <= 1)
+		return pos;
+	const uint32_t end = attn_place_of(a, pos + 1);
+	return end > lo ? end - 1 : lo;
+}
+
 /* Returns the smallest shift of a step's splits: 128 keys for a single sequence, more if there are
  * enough spans to keep all multiprocessors busy. */
 ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
@@ -144,13 +195,13 @@ ATTN_INLINE uint32_t attn_split_shift(const struct attn_args *a, uint32_t pos, u
 		return a->fixed_shift;
 	uint32_t most = a->max_parts * a->max_rows / n;
 	most = most > a->max_parts ? a->max_parts : most ? most : 1;
-	uint32_t lo = attn_first_key(a, pos), hi = pos + n - 1, shift = a->min_shift;
+	uint32_t lo = attn_lo(a, pos), hi = attn_last(a, lo, pos + n - 1), shift = a->min_shift;
 	while ((hi >> shift) - (lo >> shift) >= most)
 		shift++;
 	return shift;
 }
 
-/* A ladder of splits that depends on nothing but the keys' positions: 16 splits of ATTN_STEP keys,
+/* A ladder of splits that depends on nothing but the keys' places: 16 splits of ATTN_STEP keys,
  * and then 16 in each doubling of the context, so that the keys of one sequence fill a chip at any
  * length while a row has few partials. Returns the split of a key. */
 ATTN_INLINE uint32_t attn_rung(uint32_t key)
@@ -178,7 +229,7 @@ ATTN_INLINE uint32_t attn_split(const struct attn_args *a, uint32_t key, uint32_
  * folded in order, so a unit may fold the first ones itself: that changes no bit. */
 ATTN_INLINE uint32_t attn_lead(const struct attn_args *a, uint32_t pos)
 {
-	uint32_t all = attn_rung(pos) - attn_rung(attn_first_key(a, pos)) + 1;
+	uint32_t lo = attn_lo(a, pos), all = attn_rung(attn_last(a, lo, pos)) - attn_rung(lo) + 1;
 	return a->lead < all ? a->lead : all;
 }
 
@@ -187,8 +238,8 @@ ATTN_INLINE uint32_t attn_lead(const struct attn_args *a, uint32_t pos)
 ATTN_INLINE uint32_t attn_splits(const struct attn_args *a, uint32_t pos, uint32_t n,
                                  uint32_t shift)
 {
-	uint32_t last = attn_split(a, pos + n - 1, shift);
-	uint32_t first = attn_split(a, attn_first_key(a, pos), shift);
+	uint32_t lo = attn_lo(a, pos), first = attn_split(a, lo, shift);
+	uint32_t last = attn_split(a, attn_last(a, lo, pos + n - 1), shift);
 	return last - first + 1 - (a->ladder ? attn_lead(a, pos) - 1 : 0);
 }
 

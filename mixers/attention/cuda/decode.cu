@@ -121,9 +121,9 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	}
 
 	/* True if earlier steps have written all keys of the next block. */
-	__device__ bool old(void) const
+	__device__ bool old(const attn_args &a) const
 	{
-		return !done && b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= w.pos;
+		return !done && b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= attn_place_of(&a, w.pos);
 	}
 
 	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
@@ -361,12 +361,13 @@ template <typename KV, int D, int NT> struct rows {
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++)
 					s[j][i] = capped(a, s[j][i]);
-		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || k0 < attn_first_key(&a, w.hi - 1)) {
+		const uint32_t p0 = attn_position(&a, k0);
+		if (p0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || p0 < attn_first_key(&a, w.last_pos)) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++) {
 					/* for later keys this wraps to a large number */
-					uint32_t back = pos[j][i & 1] - (k0 + g + (i & 2) * 4);
+					uint32_t back = pos[j][i & 1] - (p0 + g + (i & 2) * 4);
 					s[j][i] = back < attn_reach(&a, pos[j][i & 1]) ? s[j][i] : -INFINITY;
 				}
 		}
@@ -443,6 +444,13 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 	uint32_t v = w.v0 + r, token = w.n == 1 ? 0 : v / a.group;
 	uint32_t head = w.head * a.group + v - token * a.group;
 	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
+	if (a.sent) {
+		float *to = sent_partial(a, w.row + token, head);
+		*(float4 *)(to + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
+		if (d == 0)
+			*(float2 *)(to + a.dim) = make_float2(x.m, x.l);
+		return;
+	}
 	for (uint32_t i = 0; i < 4; i++)
 		if (d + i < a.head_dim)
 			out[head * a.head_dim + d + i] =
@@ -530,7 +538,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	newest<D> own_token;
 	f.open(a, first, units, n);
 	/* the newest key comes from the products, so all others are old */
-	for (; ahead < stages && (NEWEST ? !f.done : f.old()); ahead++)
+	for (; ahead < stages && (NEWEST ? !f.done : f.old(a)); ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (n)
 		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
@@ -561,7 +569,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 			copies_wait<1>(); /* there are two stages */
 			__syncwarp();
 #endif
-			if (NEWEST && own_token.here && b == w.pos / ATTN_CUDA_WARP_KEYS)
+			if (NEWEST && own_token.here && b == own_token.place / ATTN_CUDA_WARP_KEYS)
 				own_token.put(a, w, turn, ring + (at - shared_address(ring)));
 			x.block(a, w, b, at);
 			__syncwarp();
@@ -657,6 +665,13 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 						all.o = fold_number(all.o, step.x, v[k], step.y);
 					}
 			}
+	}
+	if (a.sent) {
+		float *to = sent_partial(a, span.row + i, head);
+		to[d] = all.o;
+		if (d == 0)
+			*(float2 *)(to + D) = make_float2(all.m, all.l);
+		return;
 	}
 	if (d < a.head_dim)
 		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =

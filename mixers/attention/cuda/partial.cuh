@@ -32,6 +32,14 @@ static __device__ __forceinline__ float finish(const attn_args &a, uint32_t head
 	return __fdiv_rn(p.o, with_sink(a, head, p.m, p.l));
 }
 
+/* Returns where the partial of a row and a head goes that ranks exchange: o [dim], m, l. */
+static __device__ __forceinline__ float *sent_partial(const attn_args &a, uint32_t row,
+                                                      uint32_t head)
+{
+	const uint32_t own = a.heads / a.contexts, to = head / own;
+	return a.sent + (((size_t)to * a.n_rows + row) * own + (head - to * own)) * (a.dim + 4);
+}
+
 /* Returns a score, scaled and capped: cap - 2 cap / (1 + 2^(2 log2(e) x / cap)). */
 static __device__ __forceinline__ float capped(const attn_args &a, float score)
 {

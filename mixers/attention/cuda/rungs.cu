@@ -166,7 +166,12 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 	uint32_t block, page = 0;
 	bool values = false, waited = false;
 	s.open(a, first, units, 0, n);
-	block = s.begin;
+	/* A rank that shares pages may have none of a row's keys. */
+	auto skip = [&](void) {
+		while (s.there && s.begin == s.end)
+			s.next(a, first, units, n);
+		block = s.begin;
+	};
 	/* Goes on by so many copies. The page of the next one is on its way while the ring is full. */
 	auto go = [&](uint32_t copies) {
 		for (uint32_t i = 0; i < copies && s.there; i++)
@@ -174,17 +179,18 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 				if (values)
 					s.next(a, first, units, n);
 				values = !values;
-				block = s.begin;
+				skip();
 			}
 		to.advance(copies);
 		if (s.there)
 			page = a.pages[s.w.page_begin + (s.k0 + block * BLOCK) / a.page_tokens];
 	};
+	skip();
 	go(turn);
 	while (s.there) {
 		const uint32_t key = s.k0 + block * BLOCK;
 		/* keys of this step of the engine are there after the wait */
-		if (!waited && (key + BLOCK > s.w.pos || to.phase)) {
+		if (!waited && (key + BLOCK >= s.w.hi || to.phase)) {
 			mx_pdl_wait();
 			waited = true;
 		}
@@ -259,7 +265,8 @@ template <int D> struct rows {
 	}
 
 	/* Turns the scores of a step into probabilities, as operands of the next product. `back`: the
-	 * row's position less that of key g; `reach`: the row sees keys of 0 .. reach - 1 back. */
+	 * place of the row's last key less that of key g; `reach`: the row sees keys of 0 .. reach - 1
+	 * back. */
 	__device__ __forceinline__ void softmax(float (&s)[BLOCKS][4], uint32_t (&p)[BLOCKS][2],
 	                                        float scale, uint32_t back, uint32_t reach, bool masked)
 	{
@@ -363,8 +370,11 @@ template <int D> struct rows {
 				continue;
 			const size_t at = w.at + r * w.splits;
 			__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)w.row * a.ldo + head * a.head_dim;
+			float *to = a.sent ? sent_partial(a, w.row, head) : nullptr;
 			if (w.splits > 1 && g == 0 && part == 0)
 				*(float2 *)(a.sums + 2 * at) = make_float2(m[i], l[i]);
+			else if (to && g == 0 && part == 0)
+				*(float2 *)(to + D) = make_float2(m[i], l[i]);
 #pragma unroll
 			for (uint32_t c = 0; c < parts; c++)
 #pragma unroll
@@ -372,6 +382,8 @@ template <int D> struct rows {
 					const uint32_t d = 16 * (part + c) + 8 * h + g;
 					if (w.splits > 1)
 						a.values[at * D + d] = o[c][i + 2 * h];
+					else if (to)
+						to[d] = o[c][i + 2 * h];
 					else if (d < a.head_dim)
 						out[d] =
 							__float2bfloat16_rn(finish(a, head, {m[i], l[i], o[c][i + 2 * h]}));
@@ -442,8 +454,8 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 #pragma unroll
 		for (uint32_t j = 0; j < BLOCKS; j++)
 			*(float4 *)score[j] = to[j * 32];
-		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, attn_reach(&a, s.w.pos),
-		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.k0 < s.w.lo);
+		x.softmax(score, p, a.scale, s.w.hi - 1 - s.k0 - lane / 4, s.w.hi - s.w.lo,
+		          s.k0 + ATTN_STEP > s.w.hi || s.k0 < s.w.lo);
 #pragma unroll
 		for (int j = 0; j < BLOCKS; j++)
 			if (j >= s.begin && j < s.end) {
