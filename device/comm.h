@@ -98,7 +98,7 @@ struct mx_comm_ops {
 	void (*rehearse)(struct mx_comm *c, bool on);
 
 	/* y[ranks][bytes] of every rank = block number comm->rank of the x[ranks][bytes] of all ranks,
-	 * in their order. x and y do not overlap. */
+	 * in their order. x and y do not overlap. NULL on GPUs, which have fold_partials. */
 	mx_status (*all_to_all)(struct mx_comm *c, const void *x, size_t bytes, void *y);
 
 	/* h [rows, width] += the sum of y over all ranks, then x = rmsnorm(h) * weight, f32 [width]; y

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of comm.h share: flags in the memory of peers, and elements.
+ * What the kernels of comm.h share: flags in the memory of peers, meetings, elements and packets.
  *
  * A peer's memory is read past the first-level cache (volatile loads), which may hold what was
  * there before.

@@ -115,8 +115,9 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	/* false for rows that pad a recorded step */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t pos = span.pos + (row - span.row), page = 0;
-	const uint32_t place = attn_place_of(&a, pos), t = place % a.page_tokens;
-	const bool has = attn_has(&a, pos); /* else another rank has the row's keys and values */
+	const uint32_t place = mx_place_of(&a.places, pos), t = place % a.page_tokens;
+	const bool has =
+		mx_has_place(&a.places, pos); /* else another rank has the row's keys and values */
 	uint32_t line = a.dim * (uint32_t)sizeof(KV);
 	if (there && end > a.heads && has)
 		page = a.pages[span.page_begin + place / a.page_tokens];

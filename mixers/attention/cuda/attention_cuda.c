@@ -93,10 +93,8 @@ static bool has_prefill(const struct attn_params *p, const struct mx_device *dev
 static void plan_parts(const struct mx_layer_desc *layer, const struct attn_params *p,
                        const struct mx_device *device, struct attn_args *a)
 {
-	/* of a rank's keys */
-	const uint32_t turns = p->contexts * ATTN_TURN;
-	const uint32_t keys =
-		p->contexts > 1 ? (layer->max_context / turns + 1) * ATTN_TURN : layer->max_context;
+	const struct mx_places places = mx_places_of_rank(p->contexts, p->context);
+	const uint32_t keys = mx_most_places(&places, layer->max_context);
 	a->max_rows = 1;
 	a->fixed_shift = 0;
 	a->ladder = device->info.deterministic && has_prefill(p, device);
@@ -154,7 +152,7 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 	lay_out(layer, &p, device, &scratch);
 	*out = (struct mx_state_spec){
 		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
-		.page_multiple = p.contexts > 1 ? ATTN_TURN : ATTN_CUDA_WARP_KEYS,
+		.page_multiple = p.contexts > 1 ? MX_TURN : ATTN_CUDA_WARP_KEYS,
 		.scratch_bytes = scratch.bytes,
 	};
 	return MX_OK;
@@ -213,10 +211,7 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 	struct attn_args a = {
 		.ld = (p->heads + 2 * p->kv_heads) * p->head_dim,
 		.ldo = p->out_heads * p->head_dim,
-		.contexts = p->contexts,
-		.context = p->context,
-		.far = (p->contexts - 1) * ATTN_TURN,
-		.near = p->context * ATTN_TURN,
+		.places = mx_places_of_rank(p->contexts, p->context),
 		.first_out = p->context * p->out_heads,
 		.heads = p->heads,
 		.kv_heads = p->kv_heads,
@@ -279,7 +274,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	mx_status status = read_params(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	const uint32_t multiple = m->params.contexts > 1 ? ATTN_TURN : ATTN_CUDA_WARP_KEYS;
+	const uint32_t multiple = m->params.contexts > 1 ? MX_TURN : ATTN_CUDA_WARP_KEYS;
 	if (init->page_tokens == 0 || init->page_tokens % multiple) {
 		status =
 			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);

@@ -14,6 +14,7 @@
 
 #include "device/cuda/cuda.h"
 #include "mixers/mixer.h"
+#include "mixers/softmax/cuda/places.h"
 
 #ifdef __CUDACC__
 #define ATTN_INLINE static __host__ __device__ __forceinline__
@@ -36,7 +37,6 @@ extern "C" {
 #define ATTN_PARTS       256 /* most splits of one row's keys, over all key heads */
 #define ATTN_EXACT_PARTS 1024
 #define ATTN_STEP        128 /* keys: the steps of a ladder of splits, see attn_rung */
-#define ATTN_TURN        32  /* tokens: ranks that share pages have so many each by turns */
 
 /* ---- pages ----
  *
@@ -58,9 +58,8 @@ ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 
 /* ---- work ----
  *
- * A key's place is its number among the keys that this rank has of the sequence: its position,
- * unless ranks share pages. Splits, pages and copies are by place, windows and masks by position.
- * Places are in the order of positions, and 16 of them from a multiple of 16 on are neighbours. */
+ * Splits, pages and copies are by a key's place (places.h), windows and masks by its position.
+ */
 
 /* Arguments of a step's kernels. */
 struct attn_args {
@@ -83,11 +82,9 @@ struct attn_args {
 	unsigned char *page_base;
 	size_t page_stride;
 	uint32_t page_tokens; /* of which this rank has the keys */
-	/* ranks that share pages, and the number of this one; 1, 0 = none do */
-	uint32_t contexts, context;
-	uint32_t far, near; /* position = place + place / ATTN_TURN * far + near */
-	/* Then [contexts][n_rows][heads / contexts][dim + 4]: what the rows found in this rank's keys,
-	 * instead of outputs: o, m, l. NULL = no pages are shared. */
+	struct mx_places places;
+	/* What the rows found in this rank's keys, instead of outputs (mx_partial_at). NULL = no pages
+	 * are shared. */
 	float *sent;
 	uint32_t first_out; /* the first head of the outputs in `out` */
 	/* partials, see attn_partials */
@@ -137,42 +134,18 @@ ATTN_INLINE uint32_t attn_reach(const struct attn_args *a, uint32_t pos)
 	return pos + 1 - attn_first_key(a, pos);
 }
 
-/* Returns the place of the first key that the rank has from position pos on. */
-ATTN_INLINE uint32_t attn_place_of(const struct attn_args *a, uint32_t pos)
-{
-	if (a->contexts <= 1)
-		return pos;
-	const uint32_t turn = pos / ATTN_TURN, round = turn / a->contexts;
-	const uint32_t whose = turn - round * a->contexts;
-	return round * ATTN_TURN + (whose == a->context  ? pos % ATTN_TURN
-	                            : whose > a->context ? ATTN_TURN
-	                                                 : 0);
-}
-
-/* True if the rank has the key at pos. */
-ATTN_INLINE bool attn_has(const struct attn_args *a, uint32_t pos)
-{
-	return a->contexts <= 1 || pos / ATTN_TURN % a->contexts == a->context;
-}
-
-/* Returns the position of the key at a place. */
-ATTN_INLINE uint32_t attn_position(const struct attn_args *a, uint32_t place)
-{
-	return place + place / ATTN_TURN * a->far + a->near;
-}
-
 /* Returns the place of the first key that the query at pos sees in the rank's keys. */
 ATTN_INLINE uint32_t attn_lo(const struct attn_args *a, uint32_t pos)
 {
-	return attn_place_of(a, attn_first_key(a, pos));
+	return mx_place_of(&a->places, attn_first_key(a, pos));
 }
 
 /* Returns the place of the last one, or that of the first, lo, if there is none. */
 ATTN_INLINE uint32_t attn_last(const struct attn_args *a, uint32_t lo, uint32_t pos)
 {
-	if (a->contexts <= 1)
+	if (a->places.contexts <= 1)
 		return pos;
-	const uint32_t end = attn_place_of(a, pos + 1);
+	const uint32_t end = mx_place_of(&a->places, pos + 1);
 	return end > lo ? end - 1 : lo;
 }
 

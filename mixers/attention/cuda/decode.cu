@@ -123,7 +123,8 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	/* True if earlier steps have written all keys of the next block. */
 	__device__ bool old(const attn_args &a) const
 	{
-		return !done && b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= attn_place_of(&a, w.pos);
+		return !done &&
+		       b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= mx_place_of(&a.places, w.pos);
 	}
 
 	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
@@ -361,7 +362,7 @@ template <typename KV, int D, int NT> struct rows {
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++)
 					s[j][i] = capped(a, s[j][i]);
-		const uint32_t p0 = attn_position(&a, k0);
+		const uint32_t p0 = mx_position_of(&a.places, k0);
 		if (p0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || p0 < attn_first_key(&a, w.last_pos)) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)

@@ -89,9 +89,10 @@ template <int D> struct newest {
 	/* Starts their loads, once the products are there. */
 	__device__ __forceinline__ void load(const attn_args &a, const unit &w)
 	{
-		place = attn_place_of(&a, w.pos);
+		place = mx_place_of(&a.places, w.pos);
 		here = place >> w.shift == w.split &&
-		       place / ATTN_CUDA_WARP_KEYS % WARPS == threadIdx.x / 32 && attn_has(&a, w.pos);
+		       place / ATTN_CUDA_WARP_KEYS % WARPS == threadIdx.x / 32 &&
+		       mx_has_place(&a.places, w.pos);
 		if (!here)
 			return;
 		const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.qkv + (size_t)w.row * a.ld +

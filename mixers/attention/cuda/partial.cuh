@@ -36,8 +36,7 @@ static __device__ __forceinline__ float finish(const attn_args &a, uint32_t head
 static __device__ __forceinline__ float *sent_partial(const attn_args &a, uint32_t row,
                                                       uint32_t head)
 {
-	const uint32_t own = a.heads / a.contexts, to = head / own;
-	return a.sent + (((size_t)to * a.n_rows + row) * own + (head - to * own)) * (a.dim + 4);
+	return a.sent + mx_partial_at(&a.places, a.n_rows, a.heads, a.dim, row, head);
 }
 
 /* Returns a score, scaled and capped: cap - 2 cap / (1 + 2^(2 log2(e) x / cap)). */

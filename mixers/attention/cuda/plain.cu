@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 	const A *in = (const A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
 	float *q = queries[warp], o[parts] = {}, m = -INFINITY, l = 0;
 	uint32_t pos = span.pos + (row - span.row);
-	const uint32_t lo = attn_lo(&a, pos), hi = attn_place_of(&a, pos + 1);
+	const uint32_t lo = attn_lo(&a, pos), hi = mx_place_of(&a.places, pos + 1);
 	uint32_t line = a.dim * (uint32_t)sizeof(KV);
 	size_t head_bytes = (size_t)a.page_tokens * line;
 	for (uint32_t e = lane; e < a.dim; e += 32)

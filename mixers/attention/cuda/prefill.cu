@@ -70,8 +70,8 @@ template <bool SHARED> __device__ bool find_piece(const attn_args &a, piece &w)
 		w.lo = a.window && first_pos + 1 > a.window ? first_pos + 1 - a.window : 0;
 		w.hi = w.pos + (w.v0 + w.rows - 1) / a.group + 1;
 		if constexpr (SHARED) {
-			w.lo = attn_place_of(&a, w.lo);
-			w.hi = attn_place_of(&a, w.hi);
+			w.lo = mx_place_of(&a.places, w.lo);
+			w.hi = mx_place_of(&a.places, w.hi);
 		}
 		w.k0 = w.lo / KEYS * KEYS;
 		w.steps = (w.hi - w.k0 + KEYS - 1) / KEYS;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 			/* for later keys this wraps to a large number */
 			uint32_t back = pos[i / 2 & 1] - (k0 + i / 4 * 8 + 2 * t + (i & 1));
 			if constexpr (SHARED)
-				back -= i / (ATTN_TURN / 2) * a.far;
+				back -= i / (MX_TURN / 2) * a.places.far;
 			s[i] = back < reach ? s[i] : -INFINITY;
 		}
 	}
@@ -285,8 +285,8 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		hold(s);
 		if (lane == 0)
 			barrier_arrive(bars.empty(0, stage));
-		const uint32_t from = SHARED ? attn_position(&a, k0) : k0; /* the keys' positions */
-		const uint32_t to = from + KEYS + (SHARED ? (KEYS / ATTN_TURN - 1) * a.far : 0);
+		const uint32_t from = SHARED ? mx_position_of(&a.places, k0) : k0; /* the keys' positions */
+		const uint32_t to = from + KEYS + (SHARED ? (KEYS / MX_TURN - 1) * a.places.far : 0);
 		softmax<D, SHARED>(a, s, x, pos, from,
 		                   to > lowest + 1 || (a.window && highest - from >= a.window));
 		uint32_t p[KEYS / 4];

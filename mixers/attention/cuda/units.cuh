@@ -75,7 +75,7 @@ __device__ __forceinline__ void set_reach(const attn_args &a, unit &w)
 {
 	w.first_pos = w.pos + (w.n == 1 ? 0 : w.v0 / a.group);
 	w.last_pos = w.pos + (w.n == 1 ? 0 : (w.v0 + w.rows - 1) / a.group);
-	w.hi = attn_place_of(&a, w.last_pos + 1);
+	w.hi = mx_place_of(&a.places, w.last_pos + 1);
 	w.lo = attn_lo(&a, w.first_pos);
 }
 
