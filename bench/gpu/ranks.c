@@ -172,7 +172,9 @@ int main(int argc, char **argv)
 			bench(&r, "sum and norm, rows", sum_norm, rows[i]);
 	}
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-		bench(&r, "partials of 16 heads, rows", fold, 16 * rows[i]);
+		bench(&r, "partials, rows of 16", fold, 16 * rows[i]);
+	bench(&r, "partials, rows of 16", fold, 16 * 512);
+	bench(&r, "partials, rows of 16", fold, 16 * 2048);
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		bench(&r, "columns of logits, rows", logits, rows[i]);
 	close_rig(&r);

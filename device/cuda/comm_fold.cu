@@ -12,6 +12,8 @@
 
 #define THREADS 256
 #define WARPS   (THREADS / 32)
+#define READERS 512                      /* threads of a block that reads its peers' memory */
+#define AHEAD   (4 / V)                  /* partials of each rank that a warp of it has under way */
 #define MAX_V   (MX_COMM_FOLD_DIM / 128) /* vectors of a lane */
 #define LOG2E   1.4426950408889634f
 
@@ -51,6 +53,10 @@ template <int V> static __device__ __forceinline__ void fold(piece<V> &all, cons
 	}
 }
 
+template <typename T> struct alignas(4 * sizeof(T)) four {
+	T one[4];
+};
+
 /* Writes what a lane has of the output of record i, row and head. */
 template <typename T, int V>
 static __device__ __forceinline__ void finish(const struct mx_partials &p, size_t i,
@@ -62,15 +68,19 @@ static __device__ __forceinline__ void finish(const struct mx_partials &p, size_
 	float l = all.l;
 	if (p.sinks)
 		l = __fadd_rn(l, exp2_fast(__fmaf_rn(p.sinks[head], LOG2E, -all.m)));
+	const bool whole = p.out % 4 == 0 && p.ldy % 4 == 0 && is_aligned(p.y, 4 * sizeof(T));
 #pragma unroll
 	for (int j = 0; j < V; j++) {
 		const float o[4] = {all.o[j].x, all.o[j].y, all.o[j].z, all.o[j].w};
+		const uint32_t e = (lane + 32 * j) * 4;
+		four<T> r;
 #pragma unroll
-		for (uint32_t k = 0; k < 4; k++) {
-			const uint32_t e = (lane + 32 * j) * 4 + k;
-			if (e < p.out)
-				y[e] = mx_from_float<T>(__fdiv_rn(o[k], l));
-		}
+		for (int k = 0; k < 4; k++)
+			r.one[k] = mx_from_float<T>(__fdiv_rn(o[k], l));
+		if (whole && e < p.out)
+			*(four<T> *)(y + e) = r;
+		for (uint32_t k = 0; !whole && k < 4 && e + k < p.out; k++)
+			y[e + k] = r.one[k];
 	}
 }
 
@@ -200,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- many rows ---- */
 
 template <typename T, int V>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(READERS)
 	fold_read(struct mx_comm_rank r, struct mx_partials p)
 {
 	__shared__ const float *xs[MX_CUDA_MAX_RANKS];
@@ -214,11 +224,27 @@ static __global__ void __launch_bounds__(THREADS)
 		xs[threadIdx.x] = (const float *)(uintptr_t) *
 		                  (volatile uint64_t *)&r.memory[threadIdx.x]->posts[blockIdx.x].x;
 	__syncthreads();
-	for (size_t i = blockIdx.x * WARPS + threadIdx.x / 32; i < all && met; i += gridDim.x * WARPS) {
-		piece<V> sum = read<V>(xs[0], r.rank * all + i, vectors);
-		for (uint32_t k = 1; k < r.ranks; k++)
-			fold(sum, read<V>(xs[k], r.rank * all + i, vectors));
-		finish<T, V>(p, i, sum);
+	const size_t step = gridDim.x * (READERS / 32);
+	for (size_t i = blockIdx.x * (READERS / 32) + threadIdx.x / 32; i < all && met;
+	     i += AHEAD * step) {
+		piece<V> sum[AHEAD];
+		for (uint32_t k = 0; k < r.ranks; k++) {
+			piece<V> x[AHEAD];
+#pragma unroll
+			for (int j = 0; j < AHEAD; j++) /* one that is there, for one that is not */
+				x[j] =
+					read<V>(xs[k], r.rank * all + (i + j * step < all ? i + j * step : i), vectors);
+#pragma unroll
+			for (int j = 0; j < AHEAD; j++)
+				if (k)
+					fold(sum[j], x[j]);
+				else
+					sum[j] = x[j];
+		}
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+			if (i + j * step < all)
+				finish<T, V>(p, i + j * step, sum[j]);
 	}
 	met = met && meet(r, before + 2);
 	end(r, before + 2, clock);
@@ -231,11 +257,12 @@ static cudaError_t launch(const struct mx_comm_rank *r, cudaStream_t stream,
                           const struct mx_partials *p)
 {
 	const size_t all = p->rows * p->heads, bytes = all * (p->dim + 4) * sizeof(float);
-	const size_t blocks = (all + WARPS - 1) / WARPS;
 	const bool push = bytes * (r->ranks - 1) <= MX_COMM_PUSH_MOST;
 	const size_t most = r->shared ? MX_COMM_FEW_BLOCKS : push ? r->push_blocks : MX_COMM_BLOCKS;
+	const uint32_t threads = push ? THREADS : READERS;
+	const size_t blocks = (all * 32 + threads - 1) / threads;
 	return mx_launch(push ? fold_pushed<T, V> : fold_read<T, V>,
-	                 dim3((unsigned)(blocks < most ? blocks : most)), dim3(THREADS), 0, stream, *r,
+	                 dim3((unsigned)(blocks < most ? blocks : most)), dim3(threads), 0, stream, *r,
 	                 *p);
 }
 

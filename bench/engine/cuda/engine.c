@@ -11,7 +11,7 @@
  * Shapes:
  *   8b    Llama-3-8B: 4096 wide, 32 layers, 32 heads over 8, 14336 feed-forward, 128,256 tokens
  *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
- *   8b8-long  the same for contexts of up to 2^20
+ *   8b-long, 8b8-long  the same for contexts of up to 2^20
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
  *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
@@ -74,6 +74,15 @@ static const struct shape shapes[] = {
                .intermediate = 14336,
                .vocab = 32000,
                .max_context = 131072 + 256,
+               .seed = 1}},
+	{.name = "8b-long",
+     .model = {.width = 4096,
+               .layers = 32,
+               .heads = 32,
+               .kv_heads = 8,
+               .intermediate = 14336,
+               .vocab = 128256,
+               .max_context = 1048576 + 256,
                .seed = 1}},
 	{.name = "8b8-long",
      .model = {.width = 4096,
@@ -493,7 +502,7 @@ static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"              [--tensor N] [--context M]\n"
-	"Shapes: 8b 8b8 8b8-long 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
+	"Shapes: 8b 8b8 8b-long 8b8-long 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
