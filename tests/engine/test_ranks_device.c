@@ -27,7 +27,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 9 };
 
-enum { F32, SCALES, EXPERTS, UNEVEN, BF16, WINDOWS, WIDE, N_DIRS };
+enum { F32, SCALES, EXPERTS, UNEVEN, BF16, WINDOWS, WIDE, LATENTS, BOTH, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -55,6 +55,14 @@ static const char windows[] =
 
 static const char wide[] = OWN "\"head_dim\":128,\"mixd_layers\":[{\"mixer\":\"attention\"},"
 							   "{\"mixer\":\"attention\"}]}";
+
+#define MLA                                                                                        \
+	"{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,"                  \
+	"\"qk_rope_head_dim\":16,\"v_head_dim\":32}"
+
+static const char latents[] = OWN "\"mixd_layers\":[" MLA "," MLA "]}";
+
+static const char both[] = OWN "\"mixd_layers\":[" MLA ",{\"mixer\":\"attention\"}]}";
 
 static const char uneven[] = /* 6 experts */
 	OWN "\"num_experts\":6,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
@@ -89,6 +97,8 @@ static int setup(void **state)
 	make_checkpoint(dirs[UNEVEN], uneven, MX_F32, 6);
 	make_checkpoint(dirs[WINDOWS], windows, MX_BF16, 8);
 	make_checkpoint(dirs[WIDE], wide, MX_BF16, 9);
+	make_checkpoint(dirs[LATENTS], latents, MX_BF16, 10);
+	make_checkpoint(dirs[BOTH], both, MX_F32, 11);
 	return 0;
 }
 
@@ -180,9 +190,11 @@ static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
 	outcome_free(&expect);
 }
 
-/* Compares log-probabilities of a text on so many ranks of devices and of CPUs. */
+/* Compares log-probabilities of a text, in several chunks, on so many ranks of devices and of CPUs.
+ */
 static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t tensor,
-                         uint32_t context, double tolerance)
+                         uint32_t context, double tolerance, const uint32_t *chunks,
+                         size_t n_chunks)
 {
 	static int32_t prompt[CONTEXT];
 	struct mx_engine_config c = loaded_config();
@@ -198,7 +210,8 @@ static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t te
 	struct outcome expect = run_job(cpu.engine, j, 512);
 	loaded_close(&cpu);
 	double worst = 0;
-	for (uint32_t chunk = 512; chunk > 16; chunk /= 16) {
+	for (size_t k = 0; k < n_chunks; k++) {
+		const uint32_t chunk = chunks[k];
 		struct outcome got = run_job(devices, j, chunk);
 		assert_int_equal(got.prompt_seen, CONTEXT - 1);
 		for (uint32_t i = 1; i < CONTEXT; i++) {
@@ -215,6 +228,7 @@ static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t te
 
 static void check_layout(int dir, uint32_t tensor, uint32_t context, double tolerance)
 {
+	static const uint32_t chunks[] = {512, 32};
 	struct mx_engine_config c = layout_of(tensor, context);
 	struct loaded recorded, unrecorded;
 	struct mx_engine_info info;
@@ -225,7 +239,7 @@ static void check_layout(int dir, uint32_t tensor, uint32_t context, double tole
 	assert_true(info.overlaps);
 	assert_true(((struct mx_model_engine *)recorded.engine)->n_recorded > 0);
 	check_equalities(recorded.engine, unrecorded.engine);
-	check_prompt(dirs[dir], recorded.engine, tensor, context, tolerance);
+	check_prompt(dirs[dir], recorded.engine, tensor, context, tolerance, chunks, 2);
 	loaded_close(&recorded);
 	loaded_close(&unrecorded);
 }
@@ -300,6 +314,36 @@ static void test_contexts_wide(void **state)
 {
 	(void)state;
 	check_contexts(WIDE, 0.1);
+}
+
+static void test_contexts_latents(void **state)
+{
+	(void)state;
+	check_contexts(LATENTS, 0.1);
+}
+
+static void test_contexts_both(void **state)
+{
+	(void)state;
+	check_contexts(BOTH, 1e-3);
+}
+
+/* The kernels of devices that are not deterministic, of prompts and of few tokens. */
+static void test_contexts_fast(void **state)
+{
+	static const int of[] = {BF16, WINDOWS, WIDE, LATENTS};
+	static const uint32_t chunks[] = {512, 7, 1};
+	(void)state;
+	if (fake)
+		skip();
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct mx_engine_config c = layout_of(1, 2);
+		struct loaded l;
+		c.deterministic = false;
+		loaded_start(dirs[of[i]], &c, &l);
+		check_prompt(dirs[of[i]], l.engine, 1, 2, 0.1, chunks, 3);
+		loaded_close(&l);
+	}
 }
 
 /* Drafts of the prompt's own n-grams, and of the test, nearly all right. */
@@ -459,9 +503,10 @@ int main(void)
 		cmocka_unit_test(test_experts),       cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_contexts),      cmocka_unit_test(test_contexts_multipliers),
 		cmocka_unit_test(test_contexts_bf16), cmocka_unit_test(test_contexts_windows),
-		cmocka_unit_test(test_contexts_wide), cmocka_unit_test(test_drafts),
-		cmocka_unit_test(test_plan),          cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_contexts_wide), cmocka_unit_test(test_contexts_latents),
+		cmocka_unit_test(test_contexts_both), cmocka_unit_test(test_contexts_fast),
+		cmocka_unit_test(test_drafts),        cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_refused),       cmocka_unit_test(test_lost_rank),
 	};
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	fake = !getenv("MIXD_TEST_DEVICE");
