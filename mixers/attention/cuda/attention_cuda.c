@@ -79,6 +79,7 @@ static struct attn_launch launch_of(const struct attn_params *p, const struct mx
 		.smem = cuda->smem,
 		.act = device->info.act_dtype,
 		.kv = p->dtype,
+		.shared = p->contexts > 1,
 	};
 }
 

@@ -143,7 +143,7 @@ ATTN_INLINE uint32_t attn_lo(const struct attn_args *a, uint32_t pos)
 /* Returns the place of the last one, or that of the first, lo, if there is none. */
 ATTN_INLINE uint32_t attn_last(const struct attn_args *a, uint32_t lo, uint32_t pos)
 {
-	if (a->places.contexts <= 1)
+	if (!MX_SHARES(&a->places))
 		return pos;
 	const uint32_t end = mx_place_of(&a->places, pos + 1);
 	return end > lo ? end - 1 : lo;
@@ -259,6 +259,7 @@ struct attn_launch {
 	cudaStream_t stream;
 	int sms, sm;
 	size_t smem; /* most shared memory of a thread block, in bytes */
+	bool shared; /* ranks share pages: other kernels */
 	enum mx_dtype act, kv;
 };
 
@@ -302,6 +303,19 @@ cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
  * attn_whole.
  * cudaErrorInvalidValue if the device has too little. */
 cudaError_t attn_decode_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
+
+/* The same for ranks that share pages (decode_shared.cu, rungs_shared.cu), called by those above.
+ */
+cudaError_t attn_decode_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_newest_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_merge_shared(const struct attn_launch *l, const struct attn_args *a,
+                              uint32_t rows_a_span);
+cudaError_t attn_whole_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_decode_prepare_shared(const struct attn_launch *l, uint32_t dim,
+                                       uint32_t max_spans);
+cudaError_t attn_rungs_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_rungs_prepare_shared(const struct attn_launch *l, uint32_t dim,
+                                      uint32_t max_spans);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,17 @@
  * bit as `merge` does. NEWEST: for spans of one token, in one kernel with what comes
  * before and after (newest.cuh).
  */
+#ifdef ATTN_SHARED /* decode_shared.cu */
+#define OF(name) name##_shared
+#define SHARED_INSTEAD(...)
+#else
+#define MX_ALONE
+#define OF(name) name
+#define SHARED_INSTEAD(...)                                                                        \
+	if (l->shared)                                                                                 \
+		return __VA_ARGS__;
+#endif
+
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/softmax/cuda/mma.cuh"
@@ -212,8 +223,7 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* Converts the queries to f16 if the products are f16. Not done in load, where the loads are
-	 * still under way. */
+	/* Converts queries to f16 if the products are f16. Not in load: the loads are under way. */
 	__device__ void convert(void)
 	{
 		if constexpr (T::fp8)
@@ -274,8 +284,7 @@ template <typename KV, int D, int NT> struct rows {
 				s[j][i] = __fadd_rn(s[j][i], s1[j][i]);
 	}
 
-	/* Turns scores into probabilities, as operands of the next product, and rescales the running
-	 * state to the new maximum. */
+	/* Turns scores into probabilities, operands of the next product, and rescales the state. */
 	__device__ void softmax(float (&s)[NT][4], uint32_t (&p)[NT][2], float scale)
 	{
 #pragma unroll
@@ -445,7 +454,7 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 	uint32_t v = w.v0 + r, token = w.n == 1 ? 0 : v / a.group;
 	uint32_t head = w.head * a.group + v - token * a.group;
 	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
-	if (a.sent) {
+	if (sends(a)) {
 		float *to = sent_partial(a, w.row + token, head);
 		*(float4 *)(to + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
 		if (d == 0)
@@ -667,7 +676,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 					}
 			}
 	}
-	if (a.sent) {
+	if (sends(a)) {
 		float *to = sent_partial(a, span.row + i, head);
 		to[d] = all.o;
 		if (d == 0)
@@ -739,19 +748,22 @@ template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uin
 #define BY_TYPE(kv, f, ...)                                                                        \
 	(kv) == MX_BF16 ? f<__nv_bfloat16, __VA_ARGS__> : f<__nv_fp8_e4m3, __VA_ARGS__>
 
-cudaError_t attn_decode_prepare(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+cudaError_t OF(attn_decode_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+	SHARED_INSTEAD(attn_decode_prepare_shared(l, dim, max_spans))
 #define CALL(D) return (BY_TYPE(l->kv, prepare_both, D))(l, max_spans)
-	BY_DIM(dim, CALL)
+		BY_DIM(dim, CALL)
 #undef CALL
 }
 
-cudaError_t attn_decode(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_decode)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_decode_shared(l, a))
 #define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false, false))(l, a)
 	BY_DIM(a->dim, CALL)
 #undef CALL
 }
 
+#ifndef ATTN_SHARED
 bool attn_newest_can(const attn_launch *l, const attn_args *a)
 {
 	return l->act == MX_BF16 && l->kv == MX_BF16 && (a->head_dim == 64 || a->head_dim == 128) &&
@@ -759,21 +771,25 @@ bool attn_newest_can(const attn_launch *l, const attn_args *a)
 	       !a->long_freq && !a->v_norm && !a->k_is_v && a->q_beta == 0 &&
 	       (!a->inv_freq || (!a->rope_pairs && !a->rope_dynamic && a->rope_dim == a->head_dim));
 }
+#endif
 
-cudaError_t attn_newest(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_newest)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_newest_shared(l, a))
 	return a->dim == 64 ? launch<__nv_bfloat16, 64, 1, false, true>(l, a)
 	                    : launch<__nv_bfloat16, 128, 1, false, true>(l, a);
 }
 
-cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
+cudaError_t OF(attn_whole)(const attn_launch *l,
+                           const attn_args *a){SHARED_INSTEAD(attn_whole_shared(l, a))
 #define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true, false))(l, a)
-	BY_DIM(a->dim, CALL)
+                                                   BY_DIM(a->dim, CALL)
 #undef CALL
 }
 
-cudaError_t attn_merge(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
+cudaError_t OF(attn_merge)(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
 {
+	SHARED_INSTEAD(attn_merge_shared(l, a, rows_a_span))
 	uint32_t parts = a->group * (a->dim / 32);
 	dim3 grid(a->n_spans * rows_a_span, a->kv_heads, (parts + WARPS - 1) / WARPS);
 #define CALL(D)                                                                                    \

@@ -197,7 +197,7 @@ template <int D> __device__ void fold_rows(const attn_args &a, const unit &w)
 				}
 		}
 		const uint32_t head = w.head * a.group + w.v0 + r;
-		if (a.sent) {
+		if (sends(a)) {
 			float *to = sent_partial(a, w.row, head);
 			*(float4 *)(to + d) = make_float4(o[0], o[1], o[2], o[3]);
 			if (d == 0)

@@ -32,6 +32,12 @@ static __device__ __forceinline__ float finish(const attn_args &a, uint32_t head
 	return __fdiv_rn(p.o, with_sink(a, head, p.m, p.l));
 }
 
+/* True if outputs are not written, but what ranks exchange. */
+static __device__ __forceinline__ bool sends(const attn_args &a)
+{
+	return MX_SHARES(&a.places) && a.sent;
+}
+
 /* Returns where the partial of a row and a head goes that ranks exchange: o [dim], m, l. */
 static __device__ __forceinline__ float *sent_partial(const attn_args &a, uint32_t row,
                                                       uint32_t head)

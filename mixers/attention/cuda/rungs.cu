@@ -12,6 +12,17 @@
  * have a ring of copies of 16 tokens' keys or values, which lanes of one more warp fill in turn
  * across the thread block's units: one alone would take 0.4 us for each.
  */
+#ifdef ATTN_SHARED /* rungs_shared.cu */
+#define OF(name) name##_shared
+#define SHARED_INSTEAD(...)
+#else
+#define MX_ALONE
+#define OF(name) name
+#define SHARED_INSTEAD(...)                                                                        \
+	if (l->shared)                                                                                 \
+		return __VA_ARGS__;
+#endif
+
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */
 
@@ -168,7 +179,7 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 	s.open(a, first, units, 0, n);
 	/* A rank that shares pages may have none of a row's keys. */
 	auto skip = [&](void) {
-		while (s.there && s.begin == s.end)
+		while (MX_SHARES(&a.places) && s.there && s.begin == s.end)
 			s.next(a, first, units, n);
 		block = s.begin;
 	};
@@ -370,7 +381,7 @@ template <int D> struct rows {
 				continue;
 			const size_t at = w.at + r * w.splits;
 			__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)w.row * a.ldo + head * a.head_dim;
-			float *to = a.sent ? sent_partial(a, w.row, head) : nullptr;
+			float *to = sends(a) ? sent_partial(a, w.row, head) : nullptr;
 			if (w.splits > 1 && g == 0 && part == 0)
 				*(float2 *)(a.sums + 2 * at) = make_float2(m[i], l[i]);
 			else if (to && g == 0 && part == 0)
@@ -522,12 +533,14 @@ template <int D> cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 
 } // namespace
 
-cudaError_t attn_rungs_prepare(const attn_launch *l, uint32_t dim, uint32_t max_spans)
+cudaError_t OF(attn_rungs_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans)
 {
+	SHARED_INSTEAD(attn_rungs_prepare_shared(l, dim, max_spans))
 	return dim == 64 ? prepare<64>(l, max_spans) : prepare<128>(l, max_spans);
 }
 
-cudaError_t attn_rungs(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_rungs)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_rungs_shared(l, a))
 	return a->dim == 64 ? launch<64>(l, a) : launch<128>(l, a);
 }

@@ -21,6 +21,14 @@
 
 #define MX_TURN 32
 
+/* A file that defines MX_ALONE has kernels for ranks that share no pages, and no code for others:
+ * what is never run costs time too, where each kernel's code is read anew. */
+#ifdef MX_ALONE
+#define MX_SHARES(p) false
+#else
+#define MX_SHARES(p) ((p)->contexts > 1)
+#endif
+
 struct mx_places {
 	uint32_t contexts,
 		context;        /* ranks that share pages, and the number of this one; 1, 0 = none */
@@ -40,7 +48,7 @@ MX_PLACES_INLINE struct mx_places mx_places_of_rank(uint32_t contexts, uint32_t 
 /* Returns the place of the first key that the rank has from position pos on. */
 MX_PLACES_INLINE uint32_t mx_place_of(const struct mx_places *p, uint32_t pos)
 {
-	if (p->contexts <= 1)
+	if (!MX_SHARES(p))
 		return pos;
 	const uint32_t turn = pos / MX_TURN, round = turn / p->contexts;
 	const uint32_t whose = turn - round * p->contexts;
@@ -52,13 +60,18 @@ MX_PLACES_INLINE uint32_t mx_place_of(const struct mx_places *p, uint32_t pos)
 /* True if the rank has the key at pos. */
 MX_PLACES_INLINE bool mx_has_place(const struct mx_places *p, uint32_t pos)
 {
-	return p->contexts <= 1 || pos / MX_TURN % p->contexts == p->context;
+	return !MX_SHARES(p) || pos / MX_TURN % p->contexts == p->context;
 }
 
 /* Returns the position of the key at a place. */
 MX_PLACES_INLINE uint32_t mx_position_of(const struct mx_places *p, uint32_t place)
 {
+#ifdef MX_ALONE
+	(void)p;
+	return place;
+#else
 	return place + place / MX_TURN * p->far + p->near;
+#endif
 }
 
 /* Returns an upper bound for the keys that the rank has of so many positions. */
