@@ -37,6 +37,22 @@
 
 struct mx_comm;
 
+/* Partial results of attention, each over a rank's own keys: with s the scaled scores in powers of
+ * two, the maximum m, the sum l of 2^(s - m) and the sums o of 2^(s - m) v. Without keys: -inf, 0,
+ * zeros. A rank finishes `heads` heads of each row, and has partials for all ranks. */
+struct mx_partials {
+	/* f32 [ranks][rows][heads][dim + 4]: o, m, l, two that are not used; of the heads that each
+	 * rank finishes. dim: 4 .. 512, a multiple of 4. Starts at a multiple of 16 bytes. */
+	const float *x;
+	size_t rows;
+	uint32_t heads, dim;
+	const float *sinks; /* [heads] scores of keys of value 0, of base e; NULL = none */
+	/* activations [rows, ldy]: o / l of all ranks' keys, `out` <= dim elements of each head. */
+	void *y;
+	size_t ldy;
+	uint32_t out;
+};
+
 /* Pointers are memory of the rank's own device. Elements are of the activations' type (f32 on
  * CPUs) where no size in bytes is given. */
 struct mx_comm_ops {
@@ -82,7 +98,7 @@ struct mx_comm_ops {
 	void (*rehearse)(struct mx_comm *c, bool on);
 
 	/* y[ranks][bytes] of every rank = block number comm->rank of the x[ranks][bytes] of all ranks,
-	 * in their order. x and y do not overlap. */
+	 * in their order. x and y do not overlap. NULL on GPUs, which have fold_partials. */
 	mx_status (*all_to_all)(struct mx_comm *c, const void *x, size_t bytes, void *y);
 
 	/* h [rows, width] += the sum of y over all ranks, then x = rmsnorm(h) * weight, f32 [width]; y
@@ -95,6 +111,11 @@ struct mx_comm_ops {
 	 * the others included. A CPU's are without broadcasts and barriers, in which a rank may wait
 	 * for work; a GPU's are with those in its stream. Any thread. NULL = they are not counted. */
 	uint64_t (*spent_ns)(struct mx_comm *c);
+
+	/* p->y of every rank = its heads of the attention over the keys of all ranks, folded in the
+	 * order of the ranks. x is read by the peers until the call is done. NULL where there is
+	 * nothing faster than all_to_all and a fold by the caller. */
+	mx_status (*fold_partials)(struct mx_comm *c, const struct mx_partials *p);
 };
 
 /* First member of every communicator. */

@@ -124,3 +124,14 @@ mx_status mx_device_comm(struct mx_device *const *devices, uint32_t ranks, struc
 	mx_status st = mx_cpu_comm_create(devices, ranks, out);
 	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
 }
+
+mx_status mx_device_comm_part(enum mx_device_kind kind, struct mx_comm *const *comms,
+                              uint32_t ranks, struct mx_comm **out, struct mx_err *err)
+{
+	if (kind == MX_DEVICE_CUDA) {
+		mx_status st = need_cuda(err);
+		return st == MX_OK ? cuda->comm_part(comms, ranks, out, err) : st;
+	}
+	mx_status st = mx_cpu_comm_part(comms, ranks, out);
+	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
+}

@@ -40,4 +40,9 @@ mx_status mx_device_own_bytes(const char *name, const struct mx_device_options *
 mx_status mx_device_comm(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
                          struct mx_err *err);
 
+/* Makes the communicators out[ranks] of some of the ranks that comms[ranks] are of, on devices of
+ * this kind: they end together. */
+mx_status mx_device_comm_part(enum mx_device_kind kind, struct mx_comm *const *comms,
+                              uint32_t ranks, struct mx_comm **out, struct mx_err *err);
+
 #endif

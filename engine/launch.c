@@ -352,16 +352,23 @@ static mx_status prepare(struct mx_model_engine *e, struct mx_err *err)
 	return st == MX_OK ? record_drafted(e, err) : st;
 }
 
+/* Collectives do nothing while it is on. */
+static void rehearse(struct mx_model_engine *e, bool on)
+{
+	if (e->comm)
+		e->comm->ops->rehearse(e->comm, on);
+	if (e->context)
+		e->context->ops->rehearse(e->context, on);
+}
+
 mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 {
 	uint64_t begin = mx_now_ns();
 	if (!e->device->info.async)
 		return MX_OK;
-	if (e->comm)
-		e->comm->ops->rehearse(e->comm, true);
+	rehearse(e, true);
 	mx_status st = prepare(e, err);
-	if (e->comm)
-		e->comm->ops->rehearse(e->comm, false);
+	rehearse(e, false);
 	e->recording_ns = mx_now_ns() - begin;
 	return st;
 }

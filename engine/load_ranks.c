@@ -74,9 +74,6 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 		return st;
 	if (ranks > 1 && config->devices && (st = check_shared(config, err)) != MX_OK)
 		return st;
-	if (config->context > 1 && kind != MX_DEVICE_CPU)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "parallel.context",
-		                  "pages are not shared by GPUs yet: say 1");
 	if (ranks > 1 && config->speculation == MX_SPECULATION_MTP &&
 	    (config->context > 1 || kind != MX_DEVICE_CPU))
 		return mx_fail_at(
@@ -216,13 +213,15 @@ static mx_status connect(struct mx_model_engine *const *engines, struct mx_devic
 /* Makes the communicators of the ranks that share pages, groups of `contexts` neighbours, which are
  * threads of one host. */
 static mx_status open_contexts(struct mx_model_engine *const *engines, uint32_t ranks,
-                               uint32_t contexts)
+                               uint32_t contexts, struct mx_err *err)
 {
+	const enum mx_device_kind kind = engines[0]->device->info.kind;
+	const bool async = engines[0]->device->info.async;
 	for (uint32_t i = 0; i < ranks && contexts > 1; i += contexts) {
 		struct mx_comm *comms[MX_MAX_RANKS], *group[MX_MAX_RANKS];
 		for (uint32_t k = 0; k < contexts; k++)
-			comms[k] = engines[i + k]->calls;
-		mx_status st = mx_cpu_comm_part(comms, contexts, group);
+			comms[k] = async ? engines[i + k]->comm : engines[i + k]->calls;
+		mx_status st = mx_device_comm_part(kind, comms, contexts, group, err);
 		if (st != MX_OK)
 			return st;
 		for (uint32_t k = 0; k < contexts; k++)
@@ -251,9 +250,7 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
 	}
 	if (st == MX_OK)
 		st = connect(engines, devices, config, err);
-	if (st == MX_OK && (st = open_contexts(engines, ranks, config->context)) != MX_OK)
-		mx_fail(err, st, "out of memory");
-	return st;
+	return st == MX_OK ? open_contexts(engines, ranks, config->context, err) : st;
 }
 
 /* The build of a rank behind the first. */

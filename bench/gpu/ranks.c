@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/gpu/ranks times what the ranks of one model do together, on cuda:0, cuda:1 ...: sums of
- * bf16 (tensor parallel), alone and with the residual add and the norm behind them, and the columns
- * of logits. Each is recorded many times in a row and replayed on every GPU, as in a step; the time
- * is the wall clock's, of all ranks, for one of them.
+ * bf16 (tensor parallel), alone and with the residual add and the norm behind them, partials of
+ * attention (context parallel), and the columns of logits. Each is recorded many times in a row and
+ * replayed on every GPU, as in a step; the time is the wall clock's, of all ranks, for one of them.
  *
  *   bench/gpu/ranks [RANKS]     2 by default
  *
@@ -68,6 +68,19 @@ static mx_status logits(const struct rig *r, uint32_t rank, size_t rows)
 	const size_t cols = VOCAB / r->ranks, first = rank * cols;
 	return r->c[rank]->ops->gather_columns(r->c[rank], 0, rank ? x : x + first, VOCAB, rows, first,
 	                                       cols, x, VOCAB);
+}
+
+/* Partials of heads of 128, of which each rank finishes its part. n: of all ranks together. */
+static mx_status fold(const struct rig *r, uint32_t rank, size_t heads)
+{
+	const struct mx_partials p = {.x = (const float *)(const void *)r->x[rank],
+	                              .rows = heads > 16 ? heads / 16 : 1,
+	                              .heads = (heads > 16 ? 16 : (uint32_t)heads) / r->ranks,
+	                              .dim = 128,
+	                              .y = r->h[rank],
+	                              .ldy = 16 * 128 / r->ranks,
+	                              .out = 128};
+	return r->c[rank]->ops->fold_partials(r->c[rank], &p);
 }
 
 /* Prints the time of a call. */
@@ -158,6 +171,10 @@ int main(int argc, char **argv)
 		if (r.c[0]->ops->all_reduce_norm)
 			bench(&r, "sum and norm, rows", sum_norm, rows[i]);
 	}
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		bench(&r, "partials, rows of 16", fold, 16 * rows[i]);
+	bench(&r, "partials, rows of 16", fold, 16 * 512);
+	bench(&r, "partials, rows of 16", fold, 16 * 2048);
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		bench(&r, "columns of logits, rows", logits, rows[i]);
 	close_rig(&r);

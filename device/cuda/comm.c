@@ -27,7 +27,8 @@ struct cuda_comm {
 struct group {
 	uint32_t ranks, blocks; /* blocks: of a copy */
 	bool shared;
-	uint32_t *ended;     /* pinned; kernels poll it, and end the communication themselves */
+	struct group *whole; /* that this one is a part of; NULL */
+	uint32_t *ended; /* pinned; kernels poll it, and end the communication themselves; of whole */
 	atomic_uint handles; /* not destroyed yet */
 	struct cuda_comm comms[MX_CUDA_MAX_RANKS];
 };
@@ -117,6 +118,20 @@ static mx_status all_reduce_norm(struct mx_comm *c, void *y, void *h, const floa
 		                  "a norm behind a sum over ranks");
 	st = sum(c, y, rows * width, dtype);
 	return st == MX_OK ? d->ops->add_rmsnorm(d, h, y, weight, eps, rows, width, x) : st;
+}
+
+static mx_status fold_partials(struct mx_comm *c, const struct mx_partials *p)
+{
+	struct cuda_comm *own = comm_of(c);
+	cudaStream_t stream;
+	bool skip;
+	if (p->dim % 4 || p->dim < 4 || p->dim > MX_COMM_FOLD_DIM || p->out > p->dim)
+		return MX_E_INVALID;
+	mx_status st = open_call(c, &stream, &skip);
+	if (st != MX_OK || skip || !p->rows)
+		return st;
+	return check_call(c, mx_comm_fold(&own->rank, stream, p, own->device->info.act_dtype),
+	                  "folding partials of ranks");
 }
 
 /* y = the x of n ranks from `first` on. */
@@ -237,9 +252,12 @@ static void free_group(struct group *g)
 			if (g->comms[r].reader)
 				cudaStreamDestroy(g->comms[r].reader);
 		}
-	if (g->ended)
+	struct group *whole = g->whole;
+	if (!whole && g->ended)
 		cudaFreeHost(g->ended);
 	free(g);
+	if (whole && atomic_fetch_sub(&whole->handles, 1) == 1)
+		free_group(whole);
 }
 
 /* Peers may still read this rank's memory: the last one frees that of all. */
@@ -268,6 +286,7 @@ static const struct mx_comm_ops cuda_comm_ops = {
 	.rehearse = rehearse,
 	.all_reduce_norm = all_reduce_norm,
 	.spent_ns = spent_ns,
+	.fold_partials = fold_partials,
 };
 
 /* Lets GPU a reach the memory of GPU b. */
@@ -332,6 +351,8 @@ static cudaError_t make_memory(const struct group *g, const struct cuda_comm *c,
 	if (e == cudaSuccess)
 		e = mx_comm_load_push();
 	if (e == cudaSuccess)
+		e = mx_comm_load_fold();
+	if (e == cudaSuccess)
 		e = make(sizeof(struct mx_comm_memory), out_memory);
 	if (e == cudaSuccess)
 		e = make(slots * MX_COMM_PUSH_VECTORS * MX_COMM_PUSH_BYTES, out_push);
@@ -341,10 +362,15 @@ static cudaError_t make_memory(const struct group *g, const struct cuda_comm *c,
 static mx_status make_all(struct group *g, struct mx_err *err)
 {
 	void *memory[MX_CUDA_MAX_RANKS] = {NULL}, *push[MX_CUDA_MAX_RANKS] = {NULL}, *ended = NULL;
-	cudaError_t e = cudaHostAlloc(&ended, 64, cudaHostAllocPortable | cudaHostAllocMapped);
-	g->ended = ended;
-	if (e == cudaSuccess)
-		*g->ended = 0;
+	cudaError_t e = cudaSuccess;
+	if (g->whole) {
+		g->ended = g->whole->ended;
+	} else {
+		e = cudaHostAlloc(&ended, 64, cudaHostAllocPortable | cudaHostAllocMapped);
+		g->ended = ended;
+		if (e == cudaSuccess)
+			*g->ended = 0;
+	}
 	for (uint32_t r = 0; r < g->ranks && e == cudaSuccess; r++) {
 		e = make_memory(g, &g->comms[r], &memory[r], &push[r]);
 		g->comms[r].rank.memory[r] = memory[r]; /* freed from here */
@@ -370,15 +396,12 @@ static mx_status make_all(struct group *g, struct mx_err *err)
 	return MX_OK;
 }
 
-mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
-                              struct mx_comm **out, struct mx_err *err)
+/* Makes a group of ranks that nothing connects yet; NULL if memory is short. */
+static struct group *new_group(struct mx_device *const *devices, uint32_t ranks)
 {
-	if (ranks < 2 || ranks > MX_CUDA_MAX_RANKS)
-		return mx_fail(err, MX_E_RANGE, "%u GPUs for one model: must be 2 .. %d", ranks,
-		               MX_CUDA_MAX_RANKS);
 	struct group *g = calloc(1, sizeof *g);
 	if (!g)
-		return mx_fail(err, MX_E_NOMEM, "out of memory");
+		return NULL;
 	g->ranks = ranks;
 	g->handles = ranks;
 	for (uint32_t r = 0; r < ranks; r++)
@@ -386,6 +409,18 @@ mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
 		                                 .group = g,
 		                                 .device = devices[r],
 		                                 .ordinal = mx_cuda(devices[r])->base.ordinal};
+	return g;
+}
+
+mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
+                              struct mx_comm **out, struct mx_err *err)
+{
+	if (ranks < 2 || ranks > MX_CUDA_MAX_RANKS)
+		return mx_fail(err, MX_E_RANGE, "%u GPUs for one model: must be 2 .. %d", ranks,
+		               MX_CUDA_MAX_RANKS);
+	struct group *g = new_group(devices, ranks);
+	if (!g)
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	mx_status st = connect(g, err);
 	g->blocks = g->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_COPY_BLOCKS;
 	if (st == MX_OK)
@@ -397,6 +432,30 @@ mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
 	if (g->shared)
 		mx_warning("cuda", "%u ranks share a GPU: a test of ranks, which makes nothing faster",
 		           ranks);
+	for (uint32_t r = 0; r < ranks; r++)
+		out[r] = &g->comms[r].base;
+	return MX_OK;
+}
+
+/* Ranks outside of the part may need its GPUs: they are shared if those of the whole are. */
+mx_status mx_cuda_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out,
+                            struct mx_err *err)
+{
+	struct mx_device *devices[MX_CUDA_MAX_RANKS];
+	for (uint32_t r = 0; r < ranks; r++)
+		devices[r] = comm_of(comms[r])->device;
+	struct group *g = new_group(devices, ranks);
+	if (!g)
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	g->whole = comm_of(comms[0])->group;
+	g->shared = g->whole->shared;
+	g->blocks = g->whole->blocks;
+	atomic_fetch_add(&g->whole->handles, 1);
+	mx_status st = make_all(g, err);
+	if (st != MX_OK) {
+		free_group(g);
+		return st;
+	}
 	for (uint32_t r = 0; r < ranks; r++)
 		out[r] = &g->comms[r].base;
 	return MX_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of comm.h share: flags in the memory of peers, and elements.
+ * What the kernels of comm.h share: flags in the memory of peers, meetings, elements and packets.
  *
  * A peer's memory is read past the first-level cache (volatile loads), which may hold what was
  * there before.
@@ -74,6 +74,46 @@ static __device__ __forceinline__ bool wait_for(const struct mx_comm_rank &r, co
 	return true;
 }
 
+/* ---- meetings ---- */
+
+/* All ranks' blocks of this number meet: what a block wrote before, its peers can read behind. All
+ * threads call it. False if the communication has ended. */
+static __device__ __forceinline__ bool meet(const struct mx_comm_rank &r, uint32_t epoch)
+{
+	const uint32_t b = blockIdx.x, peer = threadIdx.x;
+	bool met = true;
+	__syncthreads();
+	if (peer < r.ranks) {
+		__threadfence_system();
+		store_release(&r.memory[peer]->met[r.rank][b], epoch);
+		met = wait_for(r, &r.memory[r.rank]->met[peer][b], epoch);
+	}
+	return __syncthreads_and(met);
+}
+
+/* The beginning of every kernel, behind which the step's data may be read; returns the block's last
+ * epoch. */
+static __device__ __forceinline__ uint32_t begin(const struct mx_comm_rank &r, uint64_t *out_clock)
+{
+	if (!r.shared)
+		mx_pdl_launch();
+	mx_pdl_wait();
+	*out_clock = start_clock(r);
+	return r.memory[r.rank]->epochs[blockIdx.x];
+}
+
+/* The end. A kernel behind may fill a GPU while it waits for this one: where a peer needs the same
+ * GPU to get here, it begins only now. All threads have read the last epoch before. */
+static __device__ __forceinline__ void end(const struct mx_comm_rank &r, uint32_t epoch,
+                                           uint64_t clock)
+{
+	stop_clock(r, clock);
+	if (!threadIdx.x)
+		r.memory[r.rank]->epochs[blockIdx.x] = epoch;
+	if (r.shared)
+		mx_pdl_launch();
+}
+
 /* ---- elements, 16 bytes at a time ---- */
 
 static __device__ __forceinline__ uint4 load_peer(const void *p)
@@ -138,6 +178,38 @@ static __device__ __forceinline__ void store(T *x, size_t at, size_t n, bool who
 	}
 	for (size_t k = 0; k < v.N && at + k < n; k++)
 		x[at + k] = v.one[k];
+}
+
+/* ---- packets (comm_push.cu) ---- */
+
+/* 16 bytes of elements with their numbers. */
+struct alignas(16) packets {
+	uint4 half[2];
+};
+static_assert(sizeof(struct packets) == MX_COMM_PUSH_BYTES, "a slot is of these");
+
+/* Returns the number behind `n`; 0 is what memory holds at first. The lowest bit alternates. */
+static __device__ __forceinline__ uint32_t next_number(uint32_t n)
+{
+	return n + 1 ? n + 1 : 2;
+}
+
+/* Returns the slot of this block in the memory of `owner`, for elements of `sender`. */
+static __device__ __forceinline__ packets *slot_of(const struct mx_comm_rank &r, uint32_t owner,
+                                                   uint32_t sender, uint32_t number)
+{
+	const size_t slot = ((size_t)sender * r.push_blocks + blockIdx.x) * 2 + (number & 1);
+	return (packets *)r.push[owner] + slot * MX_COMM_PUSH_VECTORS;
+}
+
+static __device__ __forceinline__ void put(packets *to, const uint4 &v, uint32_t number)
+{
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(&to->half[0]), "r"(v.x),
+	             "r"(number), "r"(v.y)
+	             : "memory");
+	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(&to->half[1]), "r"(v.z),
+	             "r"(number), "r"(v.w)
+	             : "memory");
 }
 
 #endif

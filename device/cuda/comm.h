@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to comm.c, comm_kernels.cu and comm_push.cu: the communicator of ranks on GPUs of one
- * process (device/comm.h), and its kernels.
+ * Private to comm.c, comm_kernels.cu, comm_push.cu and comm_fold.cu: the communicator of ranks on
+ * GPUs of one process (device/comm.h), and its kernels.
  *
  * Every rank has memory of its own that its peers read and write over NVLink or PCIe. A kernel of a
  * collective runs on every rank with the same number of blocks, and block b meets only the blocks b
@@ -37,6 +37,8 @@ extern "C" {
 #define MX_COMM_PUSH_BLOCKS(ranks) (128 / (ranks))
 #define MX_COMM_PUSH_VECTORS       2048
 #define MX_COMM_PUSH_BYTES         32
+
+#define MX_COMM_FOLD_DIM 512 /* most values of a partial */
 
 /* Where a block's share of a collective is. */
 struct mx_comm_post {
@@ -97,6 +99,11 @@ cudaError_t mx_comm_push_norm(const struct mx_comm_rank *r, cudaStream_t stream,
                               const struct mx_comm_norm *norm, enum mx_dtype dtype);
 cudaError_t mx_comm_load_push(void);
 
+/* comm_fold.cu: fold_partials of struct mx_comm_ops. */
+cudaError_t mx_comm_fold(const struct mx_comm_rank *r, cudaStream_t stream,
+                         const struct mx_partials *p, enum mx_dtype dtype);
+cudaError_t mx_comm_load_fold(void);
+
 /* y[bytes] behind each other = the x of ranks first .. first + n - 1; y may be NULL: a rank that
  * only gives. */
 cudaError_t mx_comm_collect(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
@@ -116,9 +123,11 @@ cudaError_t mx_comm_give(const struct mx_comm_rank *r, uint32_t blocks, cudaStre
 cudaError_t mx_comm_take(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
                          uint32_t peer, void *y, size_t bytes);
 
-/* comm.c: mx_cuda_device_ops.comm_create */
+/* comm.c: comm_create and comm_part of mx_cuda_device_ops */
 mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
                               struct mx_comm **out, struct mx_err *err);
+mx_status mx_cuda_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out,
+                            struct mx_err *err);
 
 #ifdef __cplusplus
 }

@@ -10,45 +10,6 @@
 
 #define THREADS 512
 
-/* ---- meetings ---- */
-
-/* All ranks' blocks of this number meet: what a block wrote before, its peers can read behind. All
- * threads call it. False if the communication has ended. */
-static __device__ bool meet(const struct mx_comm_rank &r, uint32_t epoch)
-{
-	const uint32_t b = blockIdx.x, peer = threadIdx.x;
-	bool met = true;
-	__syncthreads();
-	if (peer < r.ranks) {
-		__threadfence_system();
-		store_release(&r.memory[peer]->met[r.rank][b], epoch);
-		met = wait_for(r, &r.memory[r.rank]->met[peer][b], epoch);
-	}
-	return __syncthreads_and(met);
-}
-
-/* The beginning of every kernel, behind which the step's data may be read; returns the block's last
- * epoch. */
-static __device__ uint32_t begin(const struct mx_comm_rank &r, uint64_t *out_clock)
-{
-	if (!r.shared)
-		mx_pdl_launch();
-	mx_pdl_wait();
-	*out_clock = start_clock(r);
-	return r.memory[r.rank]->epochs[blockIdx.x];
-}
-
-/* The end. A kernel behind may fill a GPU while it waits for this one: where a peer needs the same
- * GPU to get here, it begins only now. All threads have read the last epoch before. */
-static __device__ void end(const struct mx_comm_rank &r, uint32_t epoch, uint64_t clock)
-{
-	stop_clock(r, clock);
-	if (!threadIdx.x)
-		r.memory[r.rank]->epochs[blockIdx.x] = epoch;
-	if (r.shared)
-		mx_pdl_launch();
-}
-
 /* ---- sums ---- */
 
 /* Vectors that a thread reads before it needs the first: a link has many reads under way. */

@@ -20,36 +20,6 @@
 #define THREADS 512
 #define MAX     MX_CUDA_MAX_RANKS
 
-/* 16 bytes of elements with their numbers. */
-struct alignas(16) packets {
-	uint4 half[2];
-};
-static_assert(sizeof(struct packets) == MX_COMM_PUSH_BYTES, "a slot is of these");
-
-/* Returns the number behind `n`; 0 is what memory holds at first. The lowest bit alternates. */
-static __device__ __forceinline__ uint32_t next_number(uint32_t n)
-{
-	return n + 1 ? n + 1 : 2;
-}
-
-/* Returns the slot of this block in the memory of `owner`, for elements of `sender`. */
-static __device__ __forceinline__ packets *slot_of(const struct mx_comm_rank &r, uint32_t owner,
-                                                   uint32_t sender, uint32_t number)
-{
-	const size_t slot = ((size_t)sender * r.push_blocks + blockIdx.x) * 2 + (number & 1);
-	return (packets *)r.push[owner] + slot * MX_COMM_PUSH_VECTORS;
-}
-
-static __device__ __forceinline__ void put(packets *to, const uint4 &v, uint32_t number)
-{
-	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(&to->half[0]), "r"(v.x),
-	             "r"(number), "r"(v.y)
-	             : "memory");
-	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(&to->half[1]), "r"(v.z),
-	             "r"(number), "r"(v.w)
-	             : "memory");
-}
-
 /* Writes a thread's vectors, number first + j * step of the slot for each j, to all peers. */
 template <typename T, int V>
 static __device__ __forceinline__ void send(const struct mx_comm_rank &r, const vec<T> (&own)[V],

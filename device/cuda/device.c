@@ -231,14 +231,15 @@ static size_t own_bytes(const struct mx_cuda_limits *limits)
 	return mx_cuda_linear_bytes(limits) + mx_cuda_sampler_bytes(limits);
 }
 
-mx_cuda_device_f mx_cuda_device_v3;
+mx_cuda_device_f mx_cuda_device_v4;
 
-const struct mx_cuda_device_ops *mx_cuda_device_v3(void)
+const struct mx_cuda_device_ops *mx_cuda_device_v4(void)
 {
 	static const struct mx_cuda_device_ops ops = {.struct_size = sizeof ops,
 	                                              .create = create,
 	                                              .own_bytes = own_bytes,
 	                                              .log_to = mx_log_forward,
-	                                              .comm_create = mx_cuda_comm_create};
+	                                              .comm_create = mx_cuda_comm_create,
+	                                              .comm_part = mx_cuda_comm_part};
 	return &ops;
 }

@@ -19,7 +19,7 @@ struct mx_cuda_limits {
 	bool quantised;          /* weights may be MX_QUANT: products need scratch for them */
 };
 
-#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v3"
+#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v4"
 
 struct mx_cuda_device_ops {
 	uint32_t struct_size;
@@ -37,6 +37,10 @@ struct mx_cuda_device_ops {
 	 * other's memory. */
 	mx_status (*comm_create)(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
 	                         struct mx_err *err);
+	/* Makes the communicators out[ranks] of some of the ranks of such a communicator beside it:
+	 * they end together. MX_E_NOMEM, with a text. */
+	mx_status (*comm_part)(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out,
+	                       struct mx_err *err);
 };
 
 typedef const struct mx_cuda_device_ops *mx_cuda_device_f(void);

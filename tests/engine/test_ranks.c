@@ -453,9 +453,6 @@ static void test_refused(void **state)
 	struct mx_engine_config config = config_of(3);
 	(void)state;
 	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 3 ranks");
-	config = layout_of(1, 2);
-	config.device = "cuda:1";
-	refuse(NULL, config, "parallel.context", "not shared by GPUs yet");
 	config = layout_of(1, 16);
 	refuse(NULL, config, "layer 0",
 	       "8 heads cannot be split over 16 ranks, or 2 key heads over 1 groups of them");

@@ -27,7 +27,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 9 };
 
-enum { F32, SCALES, EXPERTS, UNEVEN, BF16, N_DIRS };
+enum { F32, SCALES, EXPERTS, UNEVEN, BF16, WINDOWS, WIDE, LATENTS, BOTH, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -46,6 +46,23 @@ static const char experts[] =
 	OWN "\"num_experts\":12,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
 		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
 		"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":0}}]}";
+
+/* Keys that ranks share: windows within a page and over some, heads of 64 and 128 elements. */
+static const char windows[] =
+	OWN "\"head_dim\":64,\"mixd_layers\":[{\"mixer\":\"attention\",\"sliding_window\":33},"
+		"{\"mixer\":\"attention\"},"
+		"{\"mixer\":\"attention\",\"sliding_window\":150}]}";
+
+static const char wide[] = OWN "\"head_dim\":128,\"mixd_layers\":[{\"mixer\":\"attention\"},"
+							   "{\"mixer\":\"attention\"}]}";
+
+#define MLA                                                                                        \
+	"{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":64,\"qk_nope_head_dim\":32,"                  \
+	"\"qk_rope_head_dim\":16,\"v_head_dim\":32}"
+
+static const char latents[] = OWN "\"mixd_layers\":[" MLA "," MLA "]}";
+
+static const char both[] = OWN "\"mixd_layers\":[" MLA ",{\"mixer\":\"attention\"}]}";
 
 static const char uneven[] = /* 6 experts */
 	OWN "\"num_experts\":6,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
@@ -78,6 +95,10 @@ static int setup(void **state)
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
 	make_checkpoint(dirs[UNEVEN], uneven, MX_F32, 6);
+	make_checkpoint(dirs[WINDOWS], windows, MX_BF16, 8);
+	make_checkpoint(dirs[WIDE], wide, MX_BF16, 9);
+	make_checkpoint(dirs[LATENTS], latents, MX_BF16, 10);
+	make_checkpoint(dirs[BOTH], both, MX_F32, 11);
 	return 0;
 }
 
@@ -92,16 +113,23 @@ static int teardown(void **state)
 }
 
 /* Fakes are apart with 2 ranks and shared with 4. */
-static struct mx_engine_config config_of(uint32_t ranks)
+static struct mx_engine_config layout_of(uint32_t tensor, uint32_t context)
 {
 	struct mx_engine_config c = loaded_config();
+	const uint32_t ranks = tensor * context;
 	c.devices = fake && ranks == 2 ? apart : shared;
 	c.device = c.devices[0];
-	c.tensor = ranks;
+	c.tensor = tensor;
+	c.context = context;
 	c.max_sequences = 16;
 	if (!fake) /* each rank has a workspace of 64 MiB */
 		c.memory *= ranks;
 	return c;
+}
+
+static struct mx_engine_config config_of(uint32_t ranks)
+{
+	return layout_of(ranks, 1);
 }
 
 static void same_text(struct outcome got, const struct outcome *expect)
@@ -162,9 +190,11 @@ static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
 	outcome_free(&expect);
 }
 
-/* Compares log-probabilities of a text on so many ranks of devices and of CPUs. */
-static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t ranks,
-                         double tolerance)
+/* Compares log-probabilities of a text, in several chunks, on so many ranks of devices and of CPUs.
+ */
+static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t tensor,
+                         uint32_t context, double tolerance, const uint32_t *chunks,
+                         size_t n_chunks)
 {
 	static int32_t prompt[CONTEXT];
 	struct mx_engine_config c = loaded_config();
@@ -173,12 +203,15 @@ static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t ra
 	struct job j = make_job(prompt, CONTEXT, CONTEXT);
 	j.prompt_logprobs = 3;
 	c.device = NULL;
-	c.tensor = c.threads = ranks;
+	c.tensor = tensor;
+	c.context = context;
+	c.threads = tensor * context;
 	loaded_start(dir, &c, &cpu);
 	struct outcome expect = run_job(cpu.engine, j, 512);
 	loaded_close(&cpu);
 	double worst = 0;
-	for (uint32_t chunk = 512; chunk > 16; chunk /= 16) {
+	for (size_t k = 0; k < n_chunks; k++) {
+		const uint32_t chunk = chunks[k];
 		struct outcome got = run_job(devices, j, chunk);
 		assert_int_equal(got.prompt_seen, CONTEXT - 1);
 		for (uint32_t i = 1; i < CONTEXT; i++) {
@@ -189,27 +222,42 @@ static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t ra
 		devices->ops->drop_cache(devices);
 	}
 	outcome_free(&expect);
-	print_message("  %u ranks beside CPUs: worst error %.2e\n", ranks, worst);
+	print_message("  %u x %u ranks beside CPUs: worst error %.2e\n", tensor, context, worst);
 	assert_true(worst <= tolerance);
+}
+
+static void check_layout(int dir, uint32_t tensor, uint32_t context, double tolerance)
+{
+	static const uint32_t chunks[] = {512, 32};
+	struct mx_engine_config c = layout_of(tensor, context);
+	struct loaded recorded, unrecorded;
+	struct mx_engine_info info;
+	loaded_start(dirs[dir], &c, &recorded);
+	c.unrecorded = true;
+	loaded_start(dirs[dir], &c, &unrecorded);
+	recorded.engine->ops->info(recorded.engine, &info);
+	assert_true(info.overlaps);
+	assert_true(((struct mx_model_engine *)recorded.engine)->n_recorded > 0);
+	check_equalities(recorded.engine, unrecorded.engine);
+	check_prompt(dirs[dir], recorded.engine, tensor, context, tolerance, chunks, 2);
+	loaded_close(&recorded);
+	loaded_close(&unrecorded);
 }
 
 static void check_model(int dir, double tolerance)
 {
-	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
-		struct mx_engine_config c = config_of(ranks);
-		struct loaded recorded, unrecorded;
-		struct mx_engine_info info;
-		loaded_start(dirs[dir], &c, &recorded);
-		c.unrecorded = true;
-		loaded_start(dirs[dir], &c, &unrecorded);
-		recorded.engine->ops->info(recorded.engine, &info);
-		assert_true(info.overlaps);
-		assert_true(((struct mx_model_engine *)recorded.engine)->n_recorded > 0);
-		check_equalities(recorded.engine, unrecorded.engine);
-		check_prompt(dirs[dir], recorded.engine, ranks, tolerance);
-		loaded_close(&recorded);
-		loaded_close(&unrecorded);
-	}
+	for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
+		check_layout(dir, ranks, 1, tolerance);
+}
+
+/* Ranks that share pages, alone and in groups. */
+static void check_contexts(int dir, double tolerance)
+{
+	static const uint32_t layouts[][2] = {{1, 2}, {2, 2}, {1, 4}};
+	if (fake)
+		skip();
+	for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+		check_layout(dir, layouts[i][0], layouts[i][1], tolerance);
 }
 
 static void test_f32(void **state)
@@ -238,13 +286,71 @@ static void test_bf16(void **state)
 	check_model(BF16, 0.1);
 }
 
+static void test_contexts(void **state)
+{
+	(void)state;
+	check_contexts(F32, 1e-3);
+}
+
+static void test_contexts_multipliers(void **state)
+{
+	(void)state;
+	check_contexts(SCALES, 1e-3);
+}
+
+static void test_contexts_bf16(void **state)
+{
+	(void)state;
+	check_contexts(BF16, 0.1);
+}
+
+static void test_contexts_windows(void **state)
+{
+	(void)state;
+	check_contexts(WINDOWS, 0.1);
+}
+
+static void test_contexts_wide(void **state)
+{
+	(void)state;
+	check_contexts(WIDE, 0.1);
+}
+
+static void test_contexts_latents(void **state)
+{
+	(void)state;
+	check_contexts(LATENTS, 0.1);
+}
+
+static void test_contexts_both(void **state)
+{
+	(void)state;
+	check_contexts(BOTH, 1e-3);
+}
+
+/* The kernels of devices that are not deterministic, of prompts and of few tokens. */
+static void test_contexts_fast(void **state)
+{
+	static const int of[] = {BF16, WINDOWS, WIDE, LATENTS};
+	static const uint32_t chunks[] = {512, 7, 1};
+	(void)state;
+	if (fake)
+		skip();
+	for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+		struct mx_engine_config c = layout_of(1, 2);
+		struct loaded l;
+		c.deterministic = false;
+		loaded_start(dirs[of[i]], &c, &l);
+		check_prompt(dirs[of[i]], l.engine, 1, 2, 0.1, chunks, 3);
+		loaded_close(&l);
+	}
+}
+
 /* Drafts of the prompt's own n-grams, and of the test, nearly all right. */
-static void test_drafts(void **state)
+static void check_drafts(struct mx_engine_config c)
 {
 	static int32_t prompt[N_PROMPT];
-	struct mx_engine_config c = config_of(2);
 	struct loaded plain, drafting;
-	(void)state;
 	make_tokens(prompt, N_PROMPT, 8, 1); /* of few tokens, which come again */
 	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL);
 	loaded_start(dirs[F32], &c, &plain);
@@ -263,6 +369,14 @@ static void test_drafts(void **state)
 	outcome_free(&expect);
 	loaded_close(&plain);
 	loaded_close(&drafting);
+}
+
+static void test_drafts(void **state)
+{
+	(void)state;
+	check_drafts(config_of(2));
+	if (!fake)
+		check_drafts(layout_of(1, 2));
 }
 
 /* ---- memory ---- */
@@ -342,13 +456,13 @@ static mx_status fail_on_one(struct mx_model_engine *e, const struct mx_rank_cal
 	(void)c;
 	if (e->comm->rank == 1)
 		return MX_E_NOMEM;
-	return e->comm->ops->all_reduce(e->comm, e->scratch.y, 1024);
+	struct mx_comm *comm = e->context ? e->context : e->comm;
+	return comm->ops->all_reduce(comm, e->scratch.y, 1024);
 }
 
-static void test_lost_rank(void **state)
+static void check_lost_rank(struct mx_engine_config c)
 {
 	static int32_t prompt[N_PROMPT];
-	struct mx_engine_config c = config_of(2);
 	const struct mx_rank_call call = {.run = fail_on_one};
 	struct mx_seq_params params = {.max_len = N_PROMPT + 1,
 	                               .sampling = {.top_p = 1, .repetition_penalty = 1},
@@ -359,7 +473,6 @@ static void test_lost_rank(void **state)
 	struct mx_seq *s;
 	uint32_t cached;
 	struct loaded l;
-	(void)state;
 	make_tokens(prompt, N_PROMPT, VOCAB, 1);
 	loaded_start(dirs[F32], &c, &l);
 	struct mx_engine *e = l.engine;
@@ -375,13 +488,25 @@ static void test_lost_rank(void **state)
 	assert_true(mx_now_ns() - begin < 5000000000u);
 }
 
+static void test_lost_rank(void **state)
+{
+	(void)state;
+	check_lost_rank(config_of(2));
+	if (!fake)
+		check_lost_rank(layout_of(1, 2));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_f32),     cmocka_unit_test(test_multipliers),
-		cmocka_unit_test(test_experts), cmocka_unit_test(test_bf16),
-		cmocka_unit_test(test_drafts),  cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_f32),           cmocka_unit_test(test_multipliers),
+		cmocka_unit_test(test_experts),       cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_contexts),      cmocka_unit_test(test_contexts_multipliers),
+		cmocka_unit_test(test_contexts_bf16), cmocka_unit_test(test_contexts_windows),
+		cmocka_unit_test(test_contexts_wide), cmocka_unit_test(test_contexts_latents),
+		cmocka_unit_test(test_contexts_both), cmocka_unit_test(test_contexts_fast),
+		cmocka_unit_test(test_drafts),        cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_refused),       cmocka_unit_test(test_lost_rank),
 	};
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	fake = !getenv("MIXD_TEST_DEVICE");

@@ -271,3 +271,10 @@ mx_status fake_comm_create(struct mx_device *const *devices, uint32_t ranks, str
 	}
 	return MX_OK;
 }
+
+mx_status fake_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out,
+                         struct mx_err *err)
+{
+	(void)comms, (void)out;
+	return mx_fail(err, MX_E_UNSUPPORTED, "%u ranks of these devices share no pages", ranks);
+}

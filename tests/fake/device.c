@@ -610,11 +610,11 @@ static void log_to(mx_log_to_f *to)
 	(void)to;
 }
 
-mx_cuda_device_f mx_cuda_device_v3;
+mx_cuda_device_f mx_cuda_device_v4;
 
-const struct mx_cuda_device_ops *mx_cuda_device_v3(void)
+const struct mx_cuda_device_ops *mx_cuda_device_v4(void)
 {
-	static const struct mx_cuda_device_ops device = {sizeof device, create, own_bytes, log_to,
-	                                                 fake_comm_create};
+	static const struct mx_cuda_device_ops device = {
+		sizeof device, create, own_bytes, log_to, fake_comm_create, fake_comm_part};
 	return &device;
 }

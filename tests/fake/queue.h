@@ -54,6 +54,9 @@ void fake_pop(struct fake *f);
 /* comm.c: makes the communicators of ranks on these devices. */
 mx_status fake_comm_create(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
                            struct mx_err *err);
+/* The mixers of these devices do not exchange anything inside of a layer: MX_E_UNSUPPORTED. */
+mx_status fake_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out,
+                         struct mx_err *err);
 /* True if the call is to be done by all ranks together. */
 bool fake_is_collective(const struct call *c);
 /* Runs the queue of a rank to its end, and those of the others as far as it needs them. A rank

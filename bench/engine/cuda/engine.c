@@ -11,6 +11,7 @@
  * Shapes:
  *   8b    Llama-3-8B: 4096 wide, 32 layers, 32 heads over 8, 14336 feed-forward, 128,256 tokens
  *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
+ *   8b-long, 8b8-long  the same for contexts of up to 2^20
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
  *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
@@ -85,6 +86,24 @@ static const struct shape shapes[] = {
                .intermediate = 14336,
                .vocab = 32000,
                .max_context = 131072 + 256,
+               .seed = 1}},
+	{.name = "8b-long",
+     .model = {.width = 4096,
+               .layers = 32,
+               .heads = 32,
+               .kv_heads = 8,
+               .intermediate = 14336,
+               .vocab = 128256,
+               .max_context = 1048576 + 256,
+               .seed = 1}},
+	{.name = "8b8-long",
+     .model = {.width = 4096,
+               .layers = 8,
+               .heads = 32,
+               .kv_heads = 8,
+               .intermediate = 14336,
+               .vocab = 32000,
+               .max_context = 1048576 + 256,
                .seed = 1}},
 	{.name = "1.1b",
      .model = {.width = 2048,
@@ -256,7 +275,7 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth, int32_
 	const uint32_t more = deepest > depth ? deepest - depth : WARM + STEPS + 1;
 	uint32_t n = 0;
 	snprintf(name, sizeof name, logprobs < 0 ? "tg%u@%u" : "lp%u@%u", batch, depth);
-	if (!options_want(b->o, name))
+	if (!options_want(b->o, name) || depth + WARM + STEPS + 1 > b->m.max_context)
 		return;
 	for (; n < batch; n++) {
 		struct mx_seq *s = run_try_open(b->engine, b->tokens, depth, more, false);
@@ -376,6 +395,8 @@ static void run_all(struct bench *b)
 		for (uint32_t n = 1; n <= 8; n += 7)
 			bench_decode(b, n, b->o->shape->deepest / 2, -1);
 	bench_decode(b, 1, 131072, -1);
+	bench_decode(b, 1, 262144, -1);
+	bench_decode(b, 1, 524288, -1);
 	bench_decode(b, 8, 131072, -1);
 	bench_decode(b, 1, 2048, 5);
 	bench_decode(b, 64, 2048, 5);
@@ -509,7 +530,7 @@ static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"              [--tensor N] [--context M]\n"
-	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn\n"
+	"Shapes: 8b 8b8 8b-long 8b8-long 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn\n"
 	"        hyena-32k hyena-64k.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"

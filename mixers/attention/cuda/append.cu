@@ -115,10 +115,13 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	/* false for rows that pad a recorded step */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t cell = span.pos + (row - span.row), page = 0; /* where the keys go */
-	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = cell % a.page_tokens;
+	const uint32_t place = mx_place_of(&a.places, cell), t = place % a.page_tokens;
+	const bool has =
+		mx_has_place(&a.places, cell); /* else another rank has the row's keys and values */
+	uint32_t line = a.dim * (uint32_t)sizeof(KV);
 	uint32_t pos = there && attn_is_tree(&a, &span) ? a.pos[row] : cell;
-	if (there && end > a.heads)
-		page = a.pages[span.page_begin + cell / a.page_tokens];
+	if (there && end > a.heads && has)
+		page = a.pages[span.page_begin + place / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, span.max_len, turns[warp]);
 	float2 turn[EACH]; /* elements beyond rope_dim are not read */
@@ -133,6 +136,8 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 #pragma unroll 1
 	for (; head < end; head++) {
 		bool query = head < a.heads, key = !query && head < keys;
+		if (!query && !has)
+			break;
 		const float *weight = a.norm_whole ? nullptr : query ? a.q_norm : key ? a.k_norm : nullptr;
 		bool value = !query && !key;
 		uint32_t from = value && a.k_is_v ? head - a.kv_heads : head;

@@ -102,18 +102,20 @@ template <typename A> __global__ void __launch_bounds__(BLOCK) scaled(const attn
 
 template <typename A> __global__ void __launch_bounds__(BLOCK) gates(const attn_args a)
 {
-	uint32_t e = blockIdx.y * BLOCK + threadIdx.x, head = e / a.head_dim;
+	uint32_t e = blockIdx.y * BLOCK + threadIdx.x;
 	mx_pdl_launch();
 	mx_pdl_wait();
-	if (e >= a.heads * a.head_dim)
+	if (e >= a.ldo)
 		return;
 	const A *raw = (const A *)a.raw + (size_t)blockIdx.x * a.ld_raw;
 	A *y = (A *)a.out + (size_t)blockIdx.x * a.ldo + e;
 	float value = mx_to_float<A>(*y);
+	e += a.first_out * a.head_dim; /* among all heads' */
+	const uint32_t head = e / a.head_dim;
 	if (a.gate)
 		value /= 1.0f + expf(-mx_to_float<A>(raw[(head + 1) * a.head_dim + e]));
 	if (a.gates)
-		value /= 1.0f + expf(-(a.wide_gate ? a.gates[(size_t)blockIdx.x * a.ldo + e]
+		value /= 1.0f + expf(-(a.wide_gate ? a.gates[(size_t)blockIdx.x * a.heads * a.head_dim + e]
 		                                   : a.gates[(size_t)blockIdx.x * a.heads + head]));
 	*y = mx_from_float<A>(value);
 }
@@ -145,7 +147,7 @@ cudaError_t attn_scaled(const attn_launch *l, const attn_summed *a)
 
 cudaError_t attn_gates(const attn_launch *l, const attn_args *a)
 {
-	dim3 grid(a->n_rows, (a->heads * a->head_dim + BLOCK - 1) / BLOCK), block(BLOCK);
+	dim3 grid(a->n_rows, (a->ldo + BLOCK - 1) / BLOCK), block(BLOCK);
 	if (!a->gate && !a->gates)
 		return cudaSuccess;
 	return l->act == MX_BF16 ? mx_launch(gates<__nv_bfloat16>, grid, block, 0, l->stream, *a)

@@ -12,7 +12,7 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t qkv, raw, gates, out, sums, values, squares, rows, tails, tail_base, bytes;
+	size_t qkv, raw, gates, out, sums, values, squares, sent, rows, tails, tail_base, bytes;
 };
 
 struct mx_mixer {
@@ -20,7 +20,8 @@ struct mx_mixer {
 	struct attn_params params;
 	struct attn_weights weights;
 	struct mx_device *device;
-	struct mx_comm *comm; /* of the ranks; NULL without */
+	struct mx_comm *comm;    /* of the ranks; NULL without */
+	struct mx_comm *context; /* of those that share pages; NULL = none do */
 	struct attn_launch launch;
 	struct attn_args args; /* everything that is the same in every step */
 	struct scratch scratch;
@@ -82,6 +83,7 @@ static struct attn_launch launch_of(const struct attn_params *p, const struct mx
 		.smem = cuda->smem,
 		.act = device->info.act_dtype,
 		.kv = p->dtype,
+		.shared = p->contexts > 1,
 	};
 }
 
@@ -96,15 +98,17 @@ static bool has_prefill(const struct attn_params *p, const struct mx_device *dev
 static void plan_parts(const struct mx_layer_desc *layer, const struct attn_params *p,
                        const struct mx_device *device, struct attn_args *a)
 {
+	const struct mx_places places = mx_places_of_rank(p->contexts, p->context);
+	const uint32_t keys = mx_most_places(&places, layer->max_context);
 	a->max_rows = 1;
 	a->fixed_shift = 0;
 	a->ladder = device->info.deterministic && has_prefill(p, device);
 	if (a->ladder) {
-		a->max_parts = attn_rung(layer->max_context ? layer->max_context - 1 : 0) + 1;
+		a->max_parts = attn_rung(keys ? keys - 1 : 0) + 1;
 		return;
 	}
 	if (device->info.deterministic) {
-		uint64_t last = layer->max_context ? layer->max_context - 1 : 0;
+		uint64_t last = keys ? keys - 1 : 0;
 		a->fixed_shift = ATTN_EXACT_SHIFT;
 		while ((last >> a->fixed_shift) * p->kv_heads >= ATTN_EXACT_PARTS)
 			a->fixed_shift++;
@@ -154,8 +158,11 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
 	out->squares = out->values + round_up(partials * p->dpad * sizeof(float));
+	out->sent = out->squares + round_up(p->summed ? rows * 2 * sizeof(float) : 0);
+	out->rows = out->sent;
+	if (p->contexts > 1)
+		out->rows += round_up(rows * p->heads * (p->dpad + 4) * sizeof(float));
 	const size_t trees = most_tree_rows(layer), line = p->dpad * mx_dtype_size(p->dtype);
-	out->rows = out->squares + round_up(p->summed ? rows * 2 * sizeof(float) : 0);
 	out->tails = out->rows + round_up(trees * sizeof(struct mx_device_span));
 	out->tail_base = out->tails + round_up(trees ? rows * sizeof(struct attn_tail) : 0);
 	out->bytes = out->tail_base + round_up(trees * attn_tail_bytes(p->kv_heads, (uint32_t)line));
@@ -172,7 +179,7 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 	lay_out(layer, &p, device, &scratch);
 	*out = (struct mx_state_spec){
 		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
-		.page_multiple = ATTN_CUDA_WARP_KEYS,
+		.page_multiple = p.contexts > 1 ? MX_TURN : ATTN_CUDA_WARP_KEYS,
 		.scratch_bytes = scratch.bytes,
 	};
 	return MX_OK;
@@ -231,7 +238,9 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 	const struct attn_params *p = &m->params;
 	struct attn_args a = {
 		.ld = (p->heads + 2 * p->kv_heads) * p->head_dim,
-		.ldo = p->heads * p->head_dim,
+		.ldo = p->out_heads * p->head_dim,
+		.places = mx_places_of_rank(p->contexts, p->context),
+		.first_out = p->context * p->out_heads,
 		.heads = p->heads,
 		.kv_heads = p->kv_heads,
 		.group = p->group,
@@ -286,13 +295,15 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->base.layer = layer->index;
 	m->device = init->device;
 	m->comm = init->comm;
+	m->context = init->context;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	m->max_spans = layer->max_spans;
 	mx_status status = read_params(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	if (init->page_tokens == 0 || init->page_tokens % ATTN_CUDA_WARP_KEYS) {
+	const uint32_t multiple = m->params.contexts > 1 ? MX_TURN : ATTN_CUDA_WARP_KEYS;
+	if (init->page_tokens == 0 || init->page_tokens % multiple) {
 		status =
 			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);
 		goto fail;
@@ -471,14 +482,15 @@ static mx_status arrange(const struct mx_mixer *m, const struct attn_args *a, vo
 	const struct attn_params *p = &m->params;
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	const uint32_t d = p->head_dim;
-	const struct attn_summed s = {.qkv = a->qkv,
-	                              .ld = a->ld,
-	                              .n_rows = a->n_rows,
-	                              .n = {p->heads * d, p->kv_heads * d},
-	                              .all = {p->all_heads * d, p->all_kv_heads * p->sharers * d},
-	                              .weight = {a->q_norm, a->k_norm},
-	                              .eps = a->norm_eps,
-	                              .sums = (void *)((unsigned char *)scratch + m->scratch.squares)};
+	const struct attn_summed s = {
+		.qkv = a->qkv,
+		.ld = a->ld,
+		.n_rows = a->n_rows,
+		.n = {p->heads * d, p->kv_heads * d},
+		.all = {p->all_heads * p->contexts * d, p->all_kv_heads * p->sharers * d},
+		.weight = {a->q_norm, a->k_norm},
+		.eps = a->norm_eps,
+		.sums = (void *)((unsigned char *)scratch + m->scratch.squares)};
 	struct attn_args apart = *a;
 	apart.norm_whole &= !p->summed;
 	mx_status status = cuda->check(m->device, attn_arrange(&m->launch, &apart), "attention");
@@ -489,6 +501,22 @@ static mx_status arrange(const struct mx_mixer *m, const struct attn_args *a, vo
 		status = m->comm->ops->all_reduce_f32(m->comm, s.sums, (size_t)2 * s.n_rows);
 	return status == MX_OK ? cuda->check(m->device, attn_scaled(&m->launch, &s), "attention")
 	                       : status;
+}
+
+/* Folds what the rows found in the keys of each rank, for the heads that are this rank's. */
+static mx_status fold_ranks(const struct mx_mixer *m, const struct attn_args *a)
+{
+	const struct mx_partials p = {
+		.x = a->sent,
+		.rows = a->n_rows,
+		.heads = m->params.out_heads,
+		.dim = a->dim,
+		.sinks = a->sinks ? a->sinks + a->first_out : NULL,
+		.y = a->out,
+		.ldy = a->ldo,
+		.out = a->head_dim,
+	};
+	return m->context->ops->fold_partials(m->context, &p);
 }
 
 static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
@@ -508,6 +536,7 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.out = scratch + m->scratch.out;
 	a.sums = (float *)(scratch + m->scratch.sums);
 	a.values = (float *)(scratch + m->scratch.values);
+	a.sent = m->context ? (float *)(scratch + m->scratch.sent) : NULL;
 	a.spans = step->tables->spans;
 	a.row_span = step->tables->row_span;
 	a.pages = step->tables->pages;
@@ -549,10 +578,11 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 		status = arrange(m, &a, scratch);
 	if (status != MX_OK)
 		return status;
-	cudaError_t e = attend(m, step, &a);
-	if (e == cudaSuccess)
-		e = attn_gates(&m->launch, &a);
-	status = cuda->check(m->device, e, "attention");
+	status = cuda->check(m->device, attend(m, step, &a), "attention");
+	if (status == MX_OK && m->context)
+		status = fold_ranks(m, &a);
+	if (status == MX_OK)
+		status = cuda->check(m->device, attn_gates(&m->launch, &a), "attention");
 	if (status != MX_OK)
 		return status;
 	return ops->linear(m->device, a.out, a.ldo, step->n_rows, &out, 1);
@@ -602,7 +632,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values, for NVIDIA GPUs",
 	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD |
-            MX_MIXER_NORM | MX_MIXER_RANKS,
+            MX_MIXER_NORM | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,

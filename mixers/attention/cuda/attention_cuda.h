@@ -14,6 +14,7 @@
 
 #include "device/cuda/cuda.h"
 #include "mixers/mixer.h"
+#include "mixers/softmax/cuda/places.h"
 
 #ifdef __CUDACC__
 #define ATTN_INLINE static __host__ __device__ __forceinline__
@@ -56,7 +57,10 @@ ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 	       at % 16;
 }
 
-/* ---- work ---- */
+/* ---- work ----
+ *
+ * Splits, pages and copies are by a key's place (places.h), windows and masks by its position.
+ */
 
 /* Where a row of a tree finds its last keys: from key `from` on, a multiple of 16, in tail number
  * `place` (attn_tree). UINT32_MAX = all of them are in pages. */
@@ -89,7 +93,12 @@ struct attn_args {
 	/* pages */
 	unsigned char *page_base;
 	size_t page_stride;
-	uint32_t page_tokens;
+	uint32_t page_tokens; /* of which this rank has the keys */
+	struct mx_places places;
+	/* What the rows found in this rank's keys, instead of outputs (mx_partial_at). NULL = no pages
+	 * are shared. */
+	float *sent;
+	uint32_t first_out; /* the first head of the outputs in `out` */
 	/* partials, see attn_partials */
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
@@ -137,6 +146,21 @@ ATTN_INLINE uint32_t attn_reach(const struct attn_args *a, uint32_t pos)
 	return pos + 1 - attn_first_key(a, pos);
 }
 
+/* Returns the place of the first key that the query at pos sees in the rank's keys. */
+ATTN_INLINE uint32_t attn_lo(const struct attn_args *a, uint32_t pos)
+{
+	return mx_place_of(&a->places, attn_first_key(a, pos));
+}
+
+/* Returns the place of the last one, or that of the first, lo, if there is none. */
+ATTN_INLINE uint32_t attn_last(const struct attn_args *a, uint32_t lo, uint32_t pos)
+{
+	if (!MX_SHARES(&a->places))
+		return pos;
+	const uint32_t end = mx_place_of(&a->places, pos + 1);
+	return end > lo ? end - 1 : lo;
+}
+
 /* Returns the smallest shift of a step's splits: 128 keys for a single sequence, more if there are
  * enough spans to keep all multiprocessors busy. */
 ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
@@ -156,13 +180,13 @@ ATTN_INLINE uint32_t attn_split_shift(const struct attn_args *a, uint32_t pos, u
 		return a->fixed_shift;
 	uint32_t most = a->max_parts * a->max_rows / n;
 	most = most > a->max_parts ? a->max_parts : most ? most : 1;
-	uint32_t lo = attn_first_key(a, pos), hi = pos + n - 1, shift = a->min_shift;
+	uint32_t lo = attn_lo(a, pos), hi = attn_last(a, lo, pos + n - 1), shift = a->min_shift;
 	while ((hi >> shift) - (lo >> shift) >= most)
 		shift++;
 	return shift;
 }
 
-/* A ladder of splits that depends on nothing but the keys' positions: 16 splits of ATTN_STEP keys,
+/* A ladder of splits that depends on nothing but the keys' places: 16 splits of ATTN_STEP keys,
  * and then 16 in each doubling of the context, so that the keys of one sequence fill a chip at any
  * length while a row has few partials. Returns the split of a key. */
 ATTN_INLINE uint32_t attn_rung(uint32_t key)
@@ -190,7 +214,7 @@ ATTN_INLINE uint32_t attn_split(const struct attn_args *a, uint32_t key, uint32_
  * folded in order, so a unit may fold the first ones itself: that changes no bit. */
 ATTN_INLINE uint32_t attn_lead(const struct attn_args *a, uint32_t pos)
 {
-	uint32_t all = attn_rung(pos) - attn_rung(attn_first_key(a, pos)) + 1;
+	uint32_t lo = attn_lo(a, pos), all = attn_rung(attn_last(a, lo, pos)) - attn_rung(lo) + 1;
 	return a->lead < all ? a->lead : all;
 }
 
@@ -199,8 +223,8 @@ ATTN_INLINE uint32_t attn_lead(const struct attn_args *a, uint32_t pos)
 ATTN_INLINE uint32_t attn_splits(const struct attn_args *a, uint32_t pos, uint32_t n,
                                  uint32_t shift)
 {
-	uint32_t last = attn_split(a, pos + n - 1, shift);
-	uint32_t first = attn_split(a, attn_first_key(a, pos), shift);
+	uint32_t lo = attn_lo(a, pos), first = attn_split(a, lo, shift);
+	uint32_t last = attn_split(a, attn_last(a, lo, pos + n - 1), shift);
 	return last - first + 1 - (a->ladder ? attn_lead(a, pos) - 1 : 0);
 }
 
@@ -266,6 +290,7 @@ struct attn_launch {
 	cudaStream_t stream;
 	int sms, sm;
 	size_t smem; /* most shared memory of a thread block, in bytes */
+	bool shared; /* ranks share pages: other kernels */
 	enum mx_dtype act, kv;
 };
 
@@ -339,6 +364,19 @@ cudaError_t attn_move(const struct attn_launch *l, const struct attn_moves *move
  * attn_whole.
  * cudaErrorInvalidValue if the device has too little. */
 cudaError_t attn_decode_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
+
+/* The same for ranks that share pages (decode_shared.cu, rungs_shared.cu), called by those above.
+ */
+cudaError_t attn_decode_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_newest_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_merge_shared(const struct attn_launch *l, const struct attn_args *a,
+                              uint32_t rows_a_span);
+cudaError_t attn_whole_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_decode_prepare_shared(const struct attn_launch *l, uint32_t dim,
+                                       uint32_t max_spans);
+cudaError_t attn_rungs_shared(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_rungs_prepare_shared(const struct attn_launch *l, uint32_t dim,
+                                      uint32_t max_spans);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,17 @@
  * bit as `merge` does. NEWEST: for spans of one token, in one kernel with what comes
  * before and after (newest.cuh).
  */
+#ifdef ATTN_SHARED /* decode_shared.cu */
+#define OF(name) name##_shared
+#define SHARED_INSTEAD(...)
+#else
+#define MX_ALONE
+#define OF(name) name
+#define SHARED_INSTEAD(...)                                                                        \
+	if (l->shared)                                                                                 \
+		return __VA_ARGS__;
+#endif
+
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/softmax/cuda/mma.cuh"
@@ -126,9 +137,10 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	}
 
 	/* True if earlier steps have written all keys of the next block. */
-	__device__ bool old(void) const
+	__device__ bool old(const attn_args &a) const
 	{
-		return !done && b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= w.pos;
+		return !done &&
+		       b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= mx_place_of(&a.places, w.pos);
 	}
 
 	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
@@ -217,8 +229,7 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* Converts the queries to f16 if the products are f16. Not done in load, where the loads are
-	 * still under way. */
+	/* Converts queries to f16 if the products are f16. Not in load: the loads are under way. */
 	__device__ void convert(void)
 	{
 		if constexpr (T::fp8)
@@ -279,8 +290,7 @@ template <typename KV, int D, int NT> struct rows {
 				s[j][i] = __fadd_rn(s[j][i], s1[j][i]);
 	}
 
-	/* Turns scores into probabilities, as operands of the next product, and rescales the running
-	 * state to the new maximum. */
+	/* Turns scores into probabilities, operands of the next product, and rescales the state. */
 	__device__ void softmax(float (&s)[NT][4], uint32_t (&p)[NT][2], float scale)
 	{
 #pragma unroll
@@ -367,12 +377,13 @@ template <typename KV, int D, int NT> struct rows {
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++)
 					s[j][i] = capped(a, s[j][i]);
-		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || k0 < attn_first_key(&a, w.hi - 1)) {
+		const uint32_t p0 = mx_position_of(&a.places, k0);
+		if (p0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || p0 < attn_first_key(&a, w.last_pos)) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++) {
 					/* for later keys this wraps to a large number */
-					uint32_t back = pos[j][i & 1] - (k0 + g + (i & 2) * 4);
+					uint32_t back = pos[j][i & 1] - (p0 + g + (i & 2) * 4);
 					s[j][i] = back < attn_reach(&a, pos[j][i & 1]) ? s[j][i] : -INFINITY;
 				}
 		}
@@ -449,6 +460,13 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 	uint32_t v = w.v0 + r, token = w.n == 1 ? 0 : v / a.group;
 	uint32_t head = w.head * a.group + v - token * a.group;
 	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
+	if (sends(a)) {
+		float *to = sent_partial(a, w.row + token, head);
+		*(float4 *)(to + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
+		if (d == 0)
+			*(float2 *)(to + a.dim) = make_float2(x.m, x.l);
+		return;
+	}
 	for (uint32_t i = 0; i < 4; i++)
 		if (d + i < a.head_dim)
 			out[head * a.head_dim + d + i] =
@@ -538,7 +556,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	newest<D> own_token;
 	f.open(a, first, units, n);
 	/* the newest key comes from the products, so all others are old */
-	for (; ahead < stages && (NEWEST ? !f.done : f.old()); ahead++)
+	for (; ahead < stages && (NEWEST ? !f.done : f.old(a)); ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (n)
 		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
@@ -569,7 +587,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 			copies_wait<1>(); /* there are two stages */
 			__syncwarp();
 #endif
-			if (NEWEST && own_token.here && b == w.pos / ATTN_CUDA_WARP_KEYS)
+			if (NEWEST && own_token.here && b == own_token.place / ATTN_CUDA_WARP_KEYS)
 				own_token.put(a, w, turn, ring + (at - shared_address(ring)));
 			x.block(a, w, b, at);
 			__syncwarp();
@@ -668,6 +686,13 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 					}
 			}
 	}
+	if (sends(a)) {
+		float *to = sent_partial(a, span.row + i, head);
+		to[d] = all.o;
+		if (d == 0)
+			*(float2 *)(to + D) = make_float2(all.m, all.l);
+		return;
+	}
 	if (d < a.head_dim)
 		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =
 			mx_from_float<A>(finish(a, head, all));
@@ -733,19 +758,22 @@ template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uin
 #define BY_TYPE(kv, f, ...)                                                                        \
 	(kv) == MX_BF16 ? f<__nv_bfloat16, __VA_ARGS__> : f<__nv_fp8_e4m3, __VA_ARGS__>
 
-cudaError_t attn_decode_prepare(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+cudaError_t OF(attn_decode_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+	SHARED_INSTEAD(attn_decode_prepare_shared(l, dim, max_spans))
 #define CALL(D) return (BY_TYPE(l->kv, prepare_both, D))(l, max_spans)
-	BY_DIM(dim, CALL)
+		BY_DIM(dim, CALL)
 #undef CALL
 }
 
-cudaError_t attn_decode(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_decode)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_decode_shared(l, a))
 #define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false, false))(l, a)
 	BY_DIM(a->dim, CALL)
 #undef CALL
 }
 
+#ifndef ATTN_SHARED
 bool attn_newest_can(const attn_launch *l, const attn_args *a)
 {
 	return l->act == MX_BF16 && l->kv == MX_BF16 && (a->head_dim == 64 || a->head_dim == 128) &&
@@ -753,21 +781,25 @@ bool attn_newest_can(const attn_launch *l, const attn_args *a)
 	       !a->long_freq && !a->v_norm && !a->k_is_v && a->q_beta == 0 &&
 	       (!a->inv_freq || (!a->rope_pairs && !a->rope_dynamic && a->rope_dim == a->head_dim));
 }
+#endif
 
-cudaError_t attn_newest(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_newest)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_newest_shared(l, a))
 	return a->dim == 64 ? launch<__nv_bfloat16, 64, 1, false, true>(l, a)
 	                    : launch<__nv_bfloat16, 128, 1, false, true>(l, a);
 }
 
-cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
+cudaError_t OF(attn_whole)(const attn_launch *l,
+                           const attn_args *a){SHARED_INSTEAD(attn_whole_shared(l, a))
 #define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true, false))(l, a)
-	BY_DIM(a->dim, CALL)
+                                                   BY_DIM(a->dim, CALL)
 #undef CALL
 }
 
-cudaError_t attn_merge(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
+cudaError_t OF(attn_merge)(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
 {
+	SHARED_INSTEAD(attn_merge_shared(l, a, rows_a_span))
 	uint32_t parts = a->group * (a->dim / 32);
 	dim3 grid(a->n_spans * rows_a_span, a->kv_heads, (parts + WARPS - 1) / WARPS);
 #define CALL(D)                                                                                    \

@@ -83,13 +83,16 @@ __device__ __forceinline__ void turn_queries(const attn_args &a, const float2 *t
  * lane, lane + 32 ... */
 template <int D> struct newest {
 	float k[D / 32], v[D / 32];
-	bool here; /* this warp has them */
+	uint32_t place; /* of the key */
+	bool here;      /* this warp has them */
 
 	/* Starts their loads, once the products are there. */
 	__device__ __forceinline__ void load(const attn_args &a, const unit &w)
 	{
-		const uint32_t block = w.pos / ATTN_CUDA_WARP_KEYS;
-		here = w.pos >> w.shift == w.split && block % WARPS == threadIdx.x / 32;
+		place = mx_place_of(&a.places, w.pos);
+		here = place >> w.shift == w.split &&
+		       place / ATTN_CUDA_WARP_KEYS % WARPS == threadIdx.x / 32 &&
+		       mx_has_place(&a.places, w.pos);
 		if (!here)
 			return;
 		const __nv_bfloat16 *from = (const __nv_bfloat16 *)a.qkv + (size_t)w.row * a.ld +
@@ -106,7 +109,7 @@ template <int D> struct newest {
 	__device__ void put(const attn_args &a, const unit &w, const float2 *turn, unsigned char *keys)
 	{
 		constexpr uint32_t line = D * 2, block = ATTN_CUDA_WARP_KEYS * line;
-		const uint32_t lane = threadIdx.x % 32, at = w.pos % a.page_tokens;
+		const uint32_t lane = threadIdx.x % 32, at = place % a.page_tokens;
 		if (a.k_norm) {
 			float sum = 0;
 #pragma unroll
@@ -123,7 +126,7 @@ template <int D> struct newest {
 #pragma unroll
 			for (int i = 0; i < D / 64; i++)
 				turn_pair(k[i], k[i + D / 64], turn[lane + 32 * i]);
-		const uint32_t page = a.pages[w.page_begin + w.pos / a.page_tokens];
+		const uint32_t page = a.pages[w.page_begin + place / a.page_tokens];
 		unsigned char *to =
 			a.page_base + page * a.page_stride + (size_t)2 * w.head * a.page_tokens * line;
 #pragma unroll
@@ -160,7 +163,8 @@ __device__ __forceinline__ bool is_last(const attn_args &a, const unit &w)
 	return last;
 }
 
-/* Folds the partials of the unit's rows in order and writes their outputs. */
+/* Folds the partials of the unit's rows in order and writes their outputs, or what ranks exchange.
+ */
 template <int D> __device__ void fold_rows(const attn_args &a, const unit &w)
 {
 	constexpr uint32_t quads = D / 4, run = 8;
@@ -193,6 +197,13 @@ template <int D> __device__ void fold_rows(const attn_args &a, const unit &w)
 				}
 		}
 		const uint32_t head = w.head * a.group + w.v0 + r;
+		if (sends(a)) {
+			float *to = sent_partial(a, w.row, head);
+			*(float4 *)(to + d) = make_float4(o[0], o[1], o[2], o[3]);
+			if (d == 0)
+				*(float2 *)(to + D) = make_float2(m, l);
+			continue;
+		}
 		__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)w.row * a.ldo + head * D + d;
 #pragma unroll
 		for (int i = 0; i < 4; i++)

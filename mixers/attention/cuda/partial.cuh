@@ -32,6 +32,19 @@ static __device__ __forceinline__ float finish(const attn_args &a, uint32_t head
 	return __fdiv_rn(p.o, with_sink(a, head, p.m, p.l));
 }
 
+/* True if outputs are not written, but what ranks exchange. */
+static __device__ __forceinline__ bool sends(const attn_args &a)
+{
+	return MX_SHARES(&a.places) && a.sent;
+}
+
+/* Returns where the partial of a row and a head goes that ranks exchange: o [dim], m, l. */
+static __device__ __forceinline__ float *sent_partial(const attn_args &a, uint32_t row,
+                                                      uint32_t head)
+{
+	return a.sent + mx_partial_at(&a.places, a.n_rows, a.heads, a.dim, row, head);
+}
+
 /* Returns a score, scaled and capped: cap - 2 cap / (1 + 2^(2 log2(e) x / cap)). */
 static __device__ __forceinline__ float capped(const attn_args &a, float score)
 {

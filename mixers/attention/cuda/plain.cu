@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 	const A *in = (const A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
 	float *q = queries[warp], o[parts] = {}, m = -INFINITY, l = 0;
 	const bool tree = attn_is_tree(&a, &span);
-	uint32_t pos = tree ? a.pos[row] : span.pos + (row - span.row), lo = attn_first_key(&a, pos);
+	uint32_t pos = tree ? a.pos[row] : span.pos + (row - span.row);
+	const uint32_t lo = attn_lo(&a, pos), hi = mx_place_of(&a.places, pos + 1);
 	if (tree)
 		find_path(a, span, row - span.row, pos - span.pos, paths[warp]);
 	uint32_t line = a.dim * (uint32_t)sizeof(KV);
@@ -80,9 +81,9 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 	for (uint32_t e = lane; e < a.dim; e += 32)
 		q[e] = e < a.head_dim ? mx_to_float(in[e]) : 0;
 	__syncwarp();
-	for (uint32_t k0 = lo / 32 * 32; k0 <= pos; k0 += 32) {
+	for (uint32_t k0 = lo / 32 * 32; k0 < hi; k0 += 32) {
 		uint32_t key = k0 + lane, cell = key;
-		bool seen = key >= lo && key <= pos;
+		bool seen = key >= lo && key < hi;
 		if (tree && seen && key >= span.pos)
 			cell = span.pos + paths[warp][key - span.pos];
 		const uint32_t t = cell % a.page_tokens;
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 #pragma unroll
 		for (uint32_t i = 0; i < parts; i++)
 			o[i] *= alpha;
-		uint32_t first = lo > k0 ? lo - k0 : 0, end = pos - k0 < 32 ? pos - k0 + 1 : 32;
+		uint32_t first = lo > k0 ? lo - k0 : 0, end = hi - k0 < 32 ? hi - k0 : 32;
 		for (uint32_t k = first; k < end; k++) {
 			float pk = __shfl_sync(~0u, p, k);
 			const unsigned char *v =
@@ -122,6 +123,16 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 					                                     (lane + 32 * i) * (uint32_t)sizeof(KV)))),
 						o[i]);
 		}
+	}
+	if (a.sent) {
+		float *to = sent_partial(a, row, head);
+#pragma unroll
+		for (uint32_t i = 0; i < parts; i++)
+			if (lane + 32 * i < a.dim)
+				to[lane + 32 * i] = o[i];
+		if (lane == 0)
+			*(float2 *)(to + a.dim) = make_float2(m, l);
+		return;
 	}
 	A *out = (A *)a.out + (size_t)row * a.ldo + (size_t)head * a.head_dim;
 #pragma unroll

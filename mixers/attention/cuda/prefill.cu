@@ -36,7 +36,7 @@ template <int D> struct plan {
 
 struct piece {
 	uint32_t row, n, pos, page_begin, head, v0, rows;
-	uint32_t lo, hi;    /* keys lo .. hi - 1: those in the window of any row */
+	uint32_t lo, hi;    /* places lo .. hi - 1: of keys in the window of any row */
 	uint32_t k0, steps; /* first key of the first step */
 };
 
@@ -45,7 +45,7 @@ struct piece {
 /* Finds the thread block's piece: ROWS rows of a span and a key head. Pieces of a span are ordered
  * from its last rows, which see the most keys, to its first. False if there is no piece for the
  * block. */
-__device__ bool find_piece(const attn_args &a, piece &w)
+template <bool SHARED> __device__ bool find_piece(const attn_args &a, piece &w)
 {
 	uint32_t u = blockIdx.x;
 	for (uint32_t s = 0; s < a.n_spans; s++) {
@@ -69,6 +69,10 @@ __device__ bool find_piece(const attn_args &a, piece &w)
 		const uint32_t first_pos = w.pos + w.v0 / a.group;
 		w.lo = a.window && first_pos + 1 > a.window ? first_pos + 1 - a.window : 0;
 		w.hi = w.pos + (w.v0 + w.rows - 1) / a.group + 1;
+		if constexpr (SHARED) {
+			w.lo = mx_place_of(&a.places, w.lo);
+			w.hi = mx_place_of(&a.places, w.hi);
+		}
 		w.k0 = w.lo / KEYS * KEYS;
 		w.steps = (w.hi - w.k0 + KEYS - 1) / KEYS;
 		return true;
@@ -182,9 +186,9 @@ template <int D> __device__ __forceinline__ void fold(state<D> &all, const state
 		all.o[i] = fold_number(all.o[i], f[i / 2 & 1].old, x.o[i], f[i / 2 & 1].add);
 }
 
-/* Turns the scores of a step into probabilities. `pos`: positions of the thread's two rows;
- * `masked`: some row does not see all keys. */
-template <int D>
+/* Turns the scores of a step into probabilities. `pos`: positions of the thread's two rows; k0:
+ * that of the first key; `masked`: some row does not see all keys. */
+template <int D, bool SHARED>
 __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2], state<D> &x,
                                         const uint32_t (&pos)[2], uint32_t k0, bool masked)
 {
@@ -195,6 +199,8 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 		for (int i = 0; i < KEYS / 2; i++) {
 			/* for later keys this wraps to a large number */
 			uint32_t back = pos[i / 2 & 1] - (k0 + i / 4 * 8 + 2 * t + (i & 1));
+			if constexpr (SHARED)
+				back -= i / (MX_TURN / 2) * a.places.far;
 			s[i] = back < reach ? s[i] : -INFINITY;
 		}
 	}
@@ -235,7 +241,7 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 
 /* LADDER: each split's result is folded into that of the splits before it; otherwise all keys are
  * one split. */
-template <int D, bool LADDER>
+template <int D, bool LADDER, bool SHARED>
 __device__ void consume(const attn_args &a, const piece &w, const barriers &bars,
                         unsigned char *shared)
 {
@@ -279,7 +285,10 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		hold(s);
 		if (lane == 0)
 			barrier_arrive(bars.empty(0, stage));
-		softmax(a, s, x, pos, k0, k0 + KEYS > lowest + 1 || (a.window && highest - k0 >= a.window));
+		const uint32_t from = SHARED ? mx_position_of(&a.places, k0) : k0; /* the keys' positions */
+		const uint32_t to = from + KEYS + (SHARED ? (KEYS / MX_TURN - 1) * a.places.far : 0);
+		softmax<D, SHARED>(a, s, x, pos, from,
+		                   to > lowest + 1 || (a.window && highest - from >= a.window));
 		uint32_t p[KEYS / 4];
 #pragma unroll
 		for (int c = 0; c < KEYS / 4; c++)
@@ -315,6 +324,17 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 			continue;
 		uint32_t row = w.row + (w.v0 + at) / a.group;
 		uint32_t head = w.head * a.group + (w.v0 + at) % a.group;
+		if constexpr (SHARED) {
+			const state<D> &found = LADDER ? all : x;
+			float *to = sent_partial(a, row, head);
+#pragma unroll
+			for (int c = 0; c < D / 8; c++)
+				*(float2 *)(to + 8 * c + 2 * (lane & 3)) =
+					make_float2(found.o[4 * c + 2 * r], found.o[4 * c + 2 * r + 1]);
+			if ((lane & 3) == 0)
+				*(float2 *)(to + D) = make_float2(found.m[r], LADDER ? all.l[r] : sum);
+			continue;
+		}
 		__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)row * a.ldo + head * a.head_dim;
 		if constexpr (LADDER) {
 #pragma unroll
@@ -340,7 +360,7 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 
 #endif
 
-template <int D, bool LADDER>
+template <int D, bool LADDER, bool SHARED>
 __global__ void __launch_bounds__(THREADS, 1) prefill(const attn_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -358,13 +378,13 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const attn_args a)
 		barriers_ready();
 	}
 	__syncthreads();
-	bool there = find_piece(a, w);
+	bool there = find_piece<SHARED>(a, w);
 	mx_pdl_wait(); /* also before the return: the next kernel waits for this one only */
 	if (!there)
 		return;
 	if (threadIdx.x < 128 * GROUPS) {
 		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-		consume<D, LADDER>(a, w, bars, shared);
+		consume<D, LADDER, SHARED>(a, w, bars, shared);
 	} else {
 		asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 		if (threadIdx.x < 128 * GROUPS + 32)
@@ -376,14 +396,27 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const attn_args a)
 #endif
 }
 
+template <int D, bool LADDER, bool SHARED> cudaError_t prepare_one(void)
+{
+	return cudaFuncSetAttribute(prefill<D, LADDER, SHARED>,
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize, plan<D>::bytes);
+}
+
 template <int D> cudaError_t prepare(void)
 {
-	cudaError_t e = cudaFuncSetAttribute(
-		prefill<D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan<D>::bytes);
-	return e != cudaSuccess
-	           ? e
-	           : cudaFuncSetAttribute(prefill<D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                                  plan<D>::bytes);
+	cudaError_t e = prepare_one<D, false, false>();
+	if (e == cudaSuccess)
+		e = prepare_one<D, true, false>();
+	if (e == cudaSuccess)
+		e = prepare_one<D, false, true>();
+	return e == cudaSuccess ? prepare_one<D, true, true>() : e;
+}
+
+template <int D> cudaError_t launch(const attn_launch *l, const attn_args *a, dim3 grid)
+{
+	auto kernel = a->sent ? (a->ladder ? prefill<D, true, true> : prefill<D, false, true>)
+	                      : (a->ladder ? prefill<D, true, false> : prefill<D, false, false>);
+	return mx_launch(kernel, grid, dim3(THREADS), plan<D>::bytes, l->stream, *a);
 }
 
 } // namespace
@@ -408,9 +441,5 @@ cudaError_t attn_prefill(const attn_launch *l, const attn_args *a, uint32_t rows
 {
 	/* each span may have one piece that is not full */
 	dim3 grid((unsigned)(((uint64_t)rows * a->group / ROWS + a->n_spans) * a->kv_heads));
-	if (a->dim == 64)
-		return mx_launch(a->ladder ? prefill<64, true> : prefill<64, false>, grid, dim3(THREADS),
-		                 plan<64>::bytes, l->stream, *a);
-	return mx_launch(a->ladder ? prefill<128, true> : prefill<128, false>, grid, dim3(THREADS),
-	                 plan<128>::bytes, l->stream, *a);
+	return a->dim == 64 ? launch<64>(l, a, grid) : launch<128>(l, a, grid);
 }

@@ -12,6 +12,17 @@
  * have a ring of copies of 16 tokens' keys or values, which lanes of one more warp fill in turn
  * across the thread block's units: one alone would take 0.4 us for each.
  */
+#ifdef ATTN_SHARED /* rungs_shared.cu */
+#define OF(name) name##_shared
+#define SHARED_INSTEAD(...)
+#else
+#define MX_ALONE
+#define OF(name) name
+#define SHARED_INSTEAD(...)                                                                        \
+	if (l->shared)                                                                                 \
+		return __VA_ARGS__;
+#endif
+
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */
 
@@ -166,7 +177,12 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 	uint32_t block, page = 0;
 	bool values = false, waited = false;
 	s.open(a, first, units, 0, n);
-	block = s.begin;
+	/* A rank that shares pages may have none of a row's keys. */
+	auto skip = [&](void) {
+		while (MX_SHARES(&a.places) && s.there && s.begin == s.end)
+			s.next(a, first, units, n);
+		block = s.begin;
+	};
 	/* Goes on by so many copies. The page of the next one is on its way while the ring is full. */
 	auto go = [&](uint32_t copies) {
 		for (uint32_t i = 0; i < copies && s.there; i++)
@@ -174,17 +190,18 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 				if (values)
 					s.next(a, first, units, n);
 				values = !values;
-				block = s.begin;
+				skip();
 			}
 		to.advance(copies);
 		if (s.there)
 			page = a.pages[s.w.page_begin + (s.k0 + block * BLOCK) / a.page_tokens];
 	};
+	skip();
 	go(turn);
 	while (s.there) {
 		const uint32_t key = s.k0 + block * BLOCK;
 		/* keys of this step of the engine are there after the wait */
-		if (!waited && (key + BLOCK > s.w.pos || to.phase)) {
+		if (!waited && (key + BLOCK >= s.w.hi || to.phase)) {
 			mx_pdl_wait();
 			waited = true;
 		}
@@ -263,7 +280,8 @@ template <int D> struct rows {
 	}
 
 	/* Turns the scores of a step into probabilities, as operands of the next product. `back`: the
-	 * row's position less that of key g; `reach`: the row sees keys of 0 .. reach - 1 back. */
+	 * place of the row's last key less that of key g; `reach`: the row sees keys of 0 .. reach - 1
+	 * back. */
 	__device__ __forceinline__ void softmax(float (&s)[BLOCKS][4], uint32_t (&p)[BLOCKS][2],
 	                                        float scale, uint32_t back, uint32_t reach, bool masked)
 	{
@@ -367,8 +385,11 @@ template <int D> struct rows {
 				continue;
 			const size_t at = w.at + r * w.splits;
 			__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)w.row * a.ldo + head * a.head_dim;
+			float *to = sends(a) ? sent_partial(a, w.row, head) : nullptr;
 			if (w.splits > 1 && g == 0 && part == 0)
 				*(float2 *)(a.sums + 2 * at) = make_float2(m[i], l[i]);
+			else if (to && g == 0 && part == 0)
+				*(float2 *)(to + D) = make_float2(m[i], l[i]);
 #pragma unroll
 			for (uint32_t c = 0; c < parts; c++)
 #pragma unroll
@@ -376,6 +397,8 @@ template <int D> struct rows {
 					const uint32_t d = 16 * (part + c) + 8 * h + g;
 					if (w.splits > 1)
 						a.values[at * D + d] = o[c][i + 2 * h];
+					else if (to)
+						to[d] = o[c][i + 2 * h];
 					else if (d < a.head_dim)
 						out[d] =
 							__float2bfloat16_rn(finish(a, head, {m[i], l[i], o[c][i + 2 * h]}));
@@ -446,8 +469,8 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 #pragma unroll
 		for (uint32_t j = 0; j < BLOCKS; j++)
 			*(float4 *)score[j] = to[j * 32];
-		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, attn_reach(&a, s.w.pos),
-		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.k0 < s.w.lo);
+		x.softmax(score, p, a.scale, s.w.hi - 1 - s.k0 - lane / 4, s.w.hi - s.w.lo,
+		          s.k0 + ATTN_STEP > s.w.hi || s.k0 < s.w.lo);
 #pragma unroll
 		for (int j = 0; j < BLOCKS; j++)
 			if (j >= s.begin && j < s.end) {
@@ -516,12 +539,14 @@ template <int D> cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 
 } // namespace
 
-cudaError_t attn_rungs_prepare(const attn_launch *l, uint32_t dim, uint32_t max_spans)
+cudaError_t OF(attn_rungs_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans)
 {
+	SHARED_INSTEAD(attn_rungs_prepare_shared(l, dim, max_spans))
 	return dim == 64 ? prepare<64>(l, max_spans) : prepare<128>(l, max_spans);
 }
 
-cudaError_t attn_rungs(const attn_launch *l, const attn_args *a)
+cudaError_t OF(attn_rungs)(const attn_launch *l, const attn_args *a)
 {
+	SHARED_INSTEAD(attn_rungs_shared(l, a))
 	return a->dim == 64 ? launch<64>(l, a) : launch<128>(l, a);
 }

@@ -23,8 +23,8 @@ struct unit {
 	uint32_t row, n, pos, page_begin; /* of the span */
 	uint32_t head;                    /* key head */
 	uint32_t v0, rows;                /* first row (token * group + head) and number of rows */
-	uint32_t first_pos;               /* of row v0 */
-	uint32_t lo, hi;                  /* keys lo .. hi - 1: those that any of the rows sees */
+	uint32_t first_pos, last_pos;     /* of row v0, and of the last one */
+	uint32_t lo, hi;                  /* places lo .. hi - 1: of keys that any of the rows sees */
 	uint32_t shift, splits;           /* of the span */
 	uint32_t at;                      /* first partial of row v0, of this split */
 	uint32_t split, split_end;        /* splits that are still to do */
@@ -74,8 +74,9 @@ template <int ROWS, bool WHOLE> __device__ void list_units(const attn_args &a, u
 __device__ __forceinline__ void set_reach(const attn_args &a, unit &w)
 {
 	w.first_pos = w.pos + (w.n == 1 ? 0 : w.v0 / a.group);
-	w.hi = w.pos + (w.n == 1 ? 0 : (w.v0 + w.rows - 1) / a.group) + 1;
-	w.lo = attn_first_key(&a, w.first_pos);
+	w.last_pos = w.pos + (w.n == 1 ? 0 : (w.v0 + w.rows - 1) / a.group);
+	w.hi = mx_place_of(&a.places, w.last_pos + 1);
+	w.lo = attn_lo(&a, w.first_pos);
 }
 
 /* Computes unit u of the step from the tables. */
@@ -106,13 +107,13 @@ __device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 	w.fresh = true;
 	if (WHOLE) {
 		w.split = w.lo >> w.shift;
-		w.split_end = ((w.hi - 1) >> w.shift) + 1;
+		w.split_end = (attn_last(&a, w.lo, w.last_pos) >> w.shift) + 1;
 		return;
 	}
 	uint32_t c = rest / a.kv_heads;
 	if (a.ladder)
 		c = w.splits - 1 - c; /* the longest splits first */
-	w.split = attn_split(&a, attn_first_key(&a, w.pos), w.shift) + c;
+	w.split = attn_split(&a, attn_lo(&a, w.pos), w.shift) + c;
 	if (a.ladder && c)
 		w.split += attn_lead(&a, w.pos) - 1;
 	w.split_end = w.split + 1;

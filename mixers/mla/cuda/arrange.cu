@@ -50,9 +50,12 @@ template <typename A, typename KV>
 __device__ void key(const mla_args &a, const mx_device_span &span, uint32_t row, uint32_t pos)
 {
 	const A *in = (const A *)a.latent + (size_t)row * (a.rank + a.rope);
-	const uint32_t bytes = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
+	if (!mx_has_place(&a.places, pos))
+		return; /* the key of another rank */
+	const uint32_t place = mx_place_of(&a.places, pos);
+	const uint32_t bytes = a.dim * (uint32_t)sizeof(KV), t = place % a.page_tokens;
 	unsigned char *page =
-		a.page_base + a.pages[span.page_begin + pos / a.page_tokens] * a.page_stride;
+		a.page_base + a.pages[span.page_begin + place / a.page_tokens] * a.page_stride;
 	auto put = [&](uint32_t i, float x) {
 		*(KV *)(page + mla_place(bytes, t, i * (uint32_t)sizeof(KV))) = mx_from_float<KV>(x);
 	};

@@ -44,6 +44,23 @@ __device__ __forceinline__ void copy_or_zero(uint32_t to, const void *from, bool
 	             : "memory");
 }
 
+/* Writes two elements of the result of row v of a span: what they are, or what ranks exchange. */
+__device__ __forceinline__ void put_result(const mla_args &a, uint32_t first_row, uint32_t v,
+                                           uint32_t e, float m, float l, float x, float y)
+{
+	if (a.sent) {
+		const uint32_t token = v / a.heads;
+		float *to = a.sent + mx_partial_at(&a.places, a.n_rows, a.heads, a.rank, first_row + token,
+		                                   v - token * a.heads);
+		*(float2 *)(to + e) = make_float2(x, y);
+		if (e == 0)
+			*(float2 *)(to + a.rank) = make_float2(m, l);
+		return;
+	}
+	__nv_bfloat16 *out = (__nv_bfloat16 *)a.sums + ((size_t)first_row * a.heads + v) * a.rank + e;
+	*(uint32_t *)out = pack<false>(__fdiv_rn(x, l), __fdiv_rn(y, l));
+}
+
 template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 	static constexpr int ROWS = BLOCKS * MLA_ROWS, THREADS = WARPS * 32;
 	static constexpr int PARTS = MOST_VALUES / WARPS / 16; /* 16 elements of values each */
@@ -56,7 +73,7 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 	const places at;
 	unsigned char *smem;
 	uint32_t base;                     /* of shared memory */
-	uint32_t v0, rows, end, row_bytes; /* end: keys that any row sees */
+	uint32_t v0, rows, end, row_bytes; /* end: places of keys that any row sees */
 	uint32_t lane, warp, g, t;
 	uint32_t first, per; /* this warp's elements of values */
 	float o[BLOCKS][PARTS][2][4];
@@ -72,7 +89,7 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 		base = shared_address(smem);
 		v0 = block * ROWS;
 		rows = all - v0 < ROWS ? all - v0 : ROWS;
-		end = span.pos + (v0 + rows - 1) / a.heads + 1;
+		end = mx_place_of(&a.places, span.pos + (v0 + rows - 1) / a.heads + 1);
 		row_bytes = a.dim * 2;
 		lane = threadIdx.x & 31;
 		warp = threadIdx.x >> 5;
@@ -148,6 +165,8 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 	                                       float (&s)[MINE][EIGHTS][4])
 	{
 		const uint32_t keys = warp % GROUPS * 8 * EIGHTS;
+		/* these keys are neighbours */
+		const uint32_t from = mx_position_of(&a.places, tile * MLA_KEYS + keys);
 		const uint32_t k_row = keys + lane % 8 + (EIGHTS == 2 ? lane / 16 * 8 : 0);
 		const uint32_t k_at = EIGHTS == 2 ? lane / 8 % 2 * 16 : lane / 8 * 16;
 		const uint32_t q_row = lane % 8 + lane / 8 % 2 * 8, q_at = lane / 16 * 16;
@@ -193,7 +212,7 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 #pragma unroll
 				for (int j = 0; j < 2 * EIGHTS; j++) {
 					float &x = s[i][j / 2][2 * half + j % 2];
-					const uint32_t k = tile * MLA_KEYS + keys + j / 2 * 8 + 2 * t + j % 2;
+					const uint32_t k = from + j / 2 * 8 + 2 * t + j % 2;
 					const bool seen = k <= pos && k >= low;
 					x = seen ? (x + odd[i][j / 2][2 * half + j % 2]) * a.scale : -INFINITY;
 					most = fmaxf(most, x);
@@ -375,11 +394,9 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 			}
 	}
 
-	__device__ void put_out(uint32_t row, uint32_t e, float x, float y)
+	__device__ void put_out(uint32_t row, uint32_t e, float m, float l, float x, float y)
 	{
-		__nv_bfloat16 *out =
-			(__nv_bfloat16 *)a.sums + ((size_t)span.row * a.heads + v0 + row) * a.rank + e;
-		*(uint32_t *)out = pack<false>(x, y);
+		put_result(a, span.row, v0 + row, e, m, l, x, y);
 	}
 };
 
@@ -397,14 +414,15 @@ template <int BLOCKS, int WARPS> __global__ void __launch_bounds__(WARPS * 32, 1
 	const uint32_t blocks = (span.n * a.heads - 1) / (BLOCKS * MLA_ROWS) + 1;
 	const uint32_t block = blocks - 1 - blockIdx.x;
 	worker<BLOCKS, WARPS, false> w(a, span, block, smem);
-	const uint32_t keys = mla_split_keys(&a, span.pos + span.n), begin = split * keys;
-	if (begin >= w.end)
+	const uint32_t keys = mla_split_keys(&a, mx_place_of(&a.places, span.pos + span.n));
+	const uint32_t begin = split * keys;
+	if (begin >= w.end && (split || !a.sent || a.parts > 1)) /* a rank may have no keys */
 		return;
 	const uint32_t end = w.end - begin < keys ? w.end : begin + keys;
 	w.run(begin / MLA_KEYS, (end + MLA_KEYS - 1) / MLA_KEYS, 0);
 	if (a.parts == 1) {
 		w.each([&](int b, int half, uint32_t row, uint32_t e, float x, float y) {
-			w.put_out(row, e, __fdiv_rn(x, w.l[b][half]), __fdiv_rn(y, w.l[b][half]));
+			w.put_out(row, e, w.m[b][half], w.l[b][half], x, y);
 		});
 		return;
 	}
@@ -440,7 +458,7 @@ __global__ void __launch_bounds__(256, 1) attend_whole(mla_args a)
 		w.o[0][i / 8][i / 4 % 2][i % 4] = total[i * w.THREADS];
 	w.each([&](int b, int half, uint32_t row, uint32_t e, float x, float y) {
 		(void)b;
-		w.put_out(row, e, __fdiv_rn(x, w.total_l[half]), __fdiv_rn(y, w.total_l[half]));
+		w.put_out(row, e, w.total_m[half], w.total_l[half], x, y);
 	});
 }
 
@@ -455,8 +473,9 @@ template <int ROWS> __global__ void merge(mla_args a, uint32_t blocks)
 		return;
 	const uint32_t last =
 		(block + 1) * ROWS < span.n * a.heads ? (block + 1) * ROWS : span.n * a.heads;
-	const uint32_t end = span.pos + (last - 1) / a.heads + 1;
-	const uint32_t keys = mla_split_keys(&a, span.pos + span.n), parts = (end + keys - 1) / keys;
+	const uint32_t end = mx_place_of(&a.places, span.pos + (last - 1) / a.heads + 1);
+	const uint32_t keys = mla_split_keys(&a, mx_place_of(&a.places, span.pos + span.n));
+	const uint32_t parts = (end + keys - 1) / keys;
 	const size_t unit = ((size_t)blockIdx.y * blocks + block) * a.parts;
 	for (uint32_t e = 2 * threadIdx.x; e < a.rank; e += 2 * blockDim.x) {
 		float m = -INFINITY, l = 0, x = 0, y = 0;
@@ -471,9 +490,7 @@ template <int ROWS> __global__ void merge(mla_args a, uint32_t blocks)
 			y = fold_number(y, f.old, o.y, f.add);
 			m = fmaxf(m, stat.x);
 		}
-		__nv_bfloat16 *out =
-			(__nv_bfloat16 *)a.sums + ((size_t)span.row * a.heads + v) * a.rank + e;
-		*(uint32_t *)out = pack<false>(__fdiv_rn(x, l), __fdiv_rn(y, l));
+		put_result(a, span.row, v, e, m, l, x, y);
 	}
 }
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/comm.h"
 #include "device/cuda/cuda.h"
 #include "mixers/mla/mla_params.h"
 
@@ -17,7 +18,7 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t q_latent, q, latent, absorbed, sums, stats, values, bytes;
+	size_t q_latent, q, latent, absorbed, sums, stats, values, sent, bytes;
 };
 
 struct mx_mixer {
@@ -25,6 +26,7 @@ struct mx_mixer {
 	struct mla_params params;
 	struct mla_weights weights;
 	struct mx_device *device;
+	struct mx_comm *context; /* of the ranks that share pages; NULL = none do */
 	struct mla_launch launch;
 	struct mla_args args; /* everything that is the same in every step */
 	struct scratch scratch;
@@ -51,6 +53,11 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	mx_status status = mla_params_read(layer, &p, err);
 	if (status == MX_OK && p.head_gate)
 		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: head_gate runs on CPUs only");
+	if (status == MX_OK && p.contexts > 1 && p.rank % 4)
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                       "mla: latents of %u elements are not shared by GPUs: must be a "
+		                       "multiple of 4",
+		                       p.rank);
 	return status;
 }
 
@@ -73,7 +80,8 @@ static void fix_splits(const struct mx_layer_desc *layer, const struct mla_param
                        struct mla_args *a)
 {
 	const uint32_t most = p->heads <= 16 ? 16 : p->heads >= 128 ? 2 : 256 / p->heads;
-	const uint32_t keys = layer->max_context ? layer->max_context : 1;
+	const struct mx_places places = mx_places_of_rank(p->contexts, p->context);
+	const uint32_t keys = mx_most_places(&places, layer->max_context ? layer->max_context : 1);
 	a->split = (uint32_t)round_up((keys + most - 1) / most, MLA_KEYS);
 	a->parts = (keys + a->split - 1) / a->split;
 }
@@ -112,6 +120,8 @@ static void lay_out(const struct mx_layer_desc *layer, const struct mla_params *
 	s.sums = take(&s.bytes, row * p->heads * p->rank);
 	s.stats = take(&s.bytes, partials * 2 * sizeof(float));
 	s.values = take(&s.bytes, partials * p->rank * sizeof(float));
+	if (p->contexts > 1)
+		s.sent = take(&s.bytes, layer->max_rows * p->heads * (p->rank + 4) * sizeof(float));
 	*out = s;
 }
 
@@ -131,7 +141,7 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	lay_out(layer, &p, device, &scratch);
 	*out = (struct mx_state_spec){
 		.bytes_per_token = row_elements(&p) * mx_dtype_size(p.dtype),
-		.page_multiple = MLA_GROUP,
+		.page_multiple = p.contexts > 1 ? MX_TURN : MLA_GROUP,
 		.scratch_bytes = scratch.bytes,
 		.instance_bytes = uk_bytes(&p, device),
 	};
@@ -221,6 +231,7 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.page_base = init->page_base,
 		.page_stride = init->page_stride,
 		.page_tokens = init->page_tokens,
+		.places = mx_places_of_rank(p->contexts, p->context),
 	};
 	m->fixed = m->device->info.deterministic;
 	if (m->fixed)
@@ -244,6 +255,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		return mx_mixer_fail(err, MX_E_NOMEM, "mla: out of memory");
 	m->base = (struct mx_mixer_base){&mla_cuda_ops, layer->index};
 	m->device = init->device;
+	m->context = init->context;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	m->max_spans = layer->max_spans;
@@ -251,7 +263,8 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	mx_status status = mla_params_read(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	if (init->page_tokens == 0 || init->page_tokens % MLA_GROUP) {
+	const uint32_t multiple = m->params.contexts > 1 ? MX_TURN : MLA_GROUP;
+	if (init->page_tokens == 0 || init->page_tokens % multiple) {
 		status = mx_mixer_fail(err, MX_E_INVALID, "mla: pages of %u tokens", init->page_tokens);
 		goto fail;
 	}
@@ -294,11 +307,11 @@ static mx_status prepare(struct mx_mixer *const *layers, uint32_t n_layers, stru
 
 /* ---- a step ---- */
 
-/* Multiplies each head of x, of ldx elements each, by its own weight. */
-static mx_status each_head(const struct mx_mixer *m, uint32_t n, const struct mx_weight *w,
-                           size_t w_head, const void *x, uint32_t ldx, void *y, uint32_t ldy)
+/* Multiplies each of so many heads of x, of ldx elements each, by its own weight. */
+static mx_status each_head(const struct mx_mixer *m, uint32_t n, uint32_t heads,
+                           const struct mx_weight *w, size_t w_head, const void *x, uint32_t ldx,
+                           void *y, uint32_t ldy)
 {
-	const uint32_t heads = m->params.heads;
 	const size_t act = mx_dtype_size(m->launch.act);
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	if (m->fast_heads) {
@@ -407,6 +420,22 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 	return mla_attend(&m->launch, a, m->wide ? 4 : 1);
 }
 
+/* Folds what the rows found in the keys of each rank, for the heads that are this rank's. */
+static mx_status fold_ranks(const struct mx_mixer *m, const struct mla_args *a)
+{
+	const struct mla_params *p = &m->params;
+	const struct mx_partials partials = {
+		.x = a->sent,
+		.rows = a->n_rows,
+		.heads = p->out_heads,
+		.dim = p->rank,
+		.y = a->sums,
+		.ldy = (size_t)p->out_heads * p->rank,
+		.out = p->rank,
+	};
+	return m->context->ops->fold_partials(m->context, &partials);
+}
+
 static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
 {
 	const struct mla_params *p = &m->params;
@@ -429,6 +458,7 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	a.sums = scratch + m->scratch.sums;
 	a.stats = (float *)(scratch + m->scratch.stats);
 	a.values = (float *)(scratch + m->scratch.values);
+	a.sent = m->context ? (float *)(scratch + m->scratch.sent) : NULL;
 	const struct mx_linear_out out = {
 		.w = m->weights.o, .bias = m->weights.o_bias, .y = y, .ldy = m->width};
 
@@ -438,14 +468,18 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	if (s == MX_OK)
 		s = cuda->check(m->device, mla_arrange(&m->launch, &a), "mla: arrange");
 	if (s == MX_OK)
-		s = each_head(m, n, m->uk, (size_t)p->rank * p->nope, a.q, p->nope + p->rope, a.absorbed,
-		              dim);
+		s = each_head(m, n, p->heads, m->uk, (size_t)p->rank * p->nope, a.q, p->nope + p->rope,
+		              a.absorbed, dim);
 	if (s == MX_OK)
 		s = cuda->check(m->device, attend(m, step, &a), "mla: softmax");
 	if (s == MX_OK)
-		s = each_head(m, n, m->uv, (size_t)(p->nope + p->v) * p->rank, a.sums, p->rank, a.q, p->v);
-	return s != MX_OK ? s
-	                  : m->device->ops->linear(m->device, a.q, (size_t)p->heads * p->v, n, &out, 1);
+		s = m->context ? fold_ranks(m, &a) : MX_OK;
+	if (s == MX_OK)
+		s = each_head(m, n, p->out_heads, m->uv + p->first_out, (size_t)(p->nope + p->v) * p->rank,
+		              a.sums, p->rank, a.q, p->v);
+	return s != MX_OK
+	           ? s
+	           : m->device->ops->linear(m->device, a.q, (size_t)p->out_heads * p->v, n, &out, 1);
 }
 
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -463,7 +497,8 @@ static const struct mx_mixer_ops mla_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mla",
 	.summary = "multi-head latent attention over paged latents, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS,
+	.caps =
+		MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
 	.probe = probe,
 	.weights = mla_params_weights,
 	.state = state,

@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "mixers/mixer.h"
+#include "mixers/softmax/cuda/places.h"
 
 #ifdef __CUDACC__
 #define MLA_INLINE static __host__ __device__ __forceinline__
@@ -60,7 +61,12 @@ struct mla_args {
 	/* pages */
 	unsigned char *page_base;
 	size_t page_stride;
-	uint32_t page_tokens;
+	uint32_t page_tokens; /* of which this rank has the keys */
+	/* Splits, tiles and pages are by a key's place, masks by its position. */
+	struct mx_places places;
+	/* What the rows found in this rank's keys, instead of `sums` (mx_partial_at). NULL = no pages
+	 * are shared. */
+	float *sent;
 	/* Splits of keys, at multiples of `split` keys; 0 = as many keys as give `parts` splits of a
 	 * span. Partials of split s of block b of queries, of `rows` rows, of a span: unit = (span *
 	 * blocks + b) * parts + s; the stats of a row are m, l. */
@@ -69,11 +75,12 @@ struct mla_args {
 	float *values; /* [units, rows, rank] */
 };
 
-/* Returns the keys of a split of a span that ends at position `end`. */
+/* Returns the keys of a split of a span that ends at place `end`. */
 MLA_INLINE uint32_t mla_split_keys(const struct mla_args *a, uint32_t end)
 {
 	const uint32_t each = (end + a->parts - 1) / a->parts;
-	return a->split ? a->split : (each + MLA_KEYS - 1) / MLA_KEYS * MLA_KEYS;
+	const uint32_t whole = (each + MLA_KEYS - 1) / MLA_KEYS * MLA_KEYS;
+	return a->split ? a->split : whole ? whole : MLA_KEYS;
 }
 
 /* Returns the first key that the query at `pos` sees. */

@@ -36,17 +36,18 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 	if (row < span.row || row - span.row >= span.n)
 		return;
 	const uint32_t pos = span.pos + (row - span.row), width = a.rank + a.rope;
-	const uint32_t first = mla_first_key(&a, pos);
+	const uint32_t first = mx_place_of(&a.places, mla_first_key(&a, pos));
+	const uint32_t end = mx_place_of(&a.places, pos + 1);
 	const uint32_t bytes = a.dim * (uint32_t)sizeof(KV);
 	const A *in = (const A *)a.absorbed + ((size_t)row * a.heads + head) * a.dim;
 	float *q = queries[warp], o[PARTS] = {}, m = -INFINITY, l = 0;
 	for (uint32_t e = lane; e < width; e += 32)
 		q[e] = mx_to_float(in[e]);
 	__syncwarp();
-	for (uint32_t k0 = 0; k0 <= pos; k0 += 32) {
+	for (uint32_t k0 = 0; k0 < end; k0 += 32) {
 		const uint32_t key = k0 + lane;
 		float s = -INFINITY;
-		if (key >= first && key <= pos) {
+		if (key >= first && key < end) {
 			const unsigned char *page = page_of<KV>(a, span, key);
 			float sum = 0;
 			for (uint32_t e = 0; e < width; e++)
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 #pragma unroll
 		for (int i = 0; i < PARTS; i++)
 			o[i] *= alpha;
-		for (uint32_t k = max(k0, first); k < k0 + 32 && k <= pos; k++) {
+		for (uint32_t k = max(k0, first); k < k0 + 32 && k < end; k++) {
 			const float pk = __shfl_sync(~0u, p, k - k0);
 			const unsigned char *page = page_of<KV>(a, span, k);
 #pragma unroll
@@ -82,6 +83,16 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 					                                               (lane + 32 * i) * sizeof(KV)))),
 						o[i]);
 		}
+	}
+	if (a.sent) {
+		float *to = a.sent + mx_partial_at(&a.places, a.n_rows, a.heads, a.rank, row, head);
+#pragma unroll
+		for (uint32_t i = 0; i < PARTS; i++)
+			if (lane + 32 * i < a.rank)
+				to[lane + 32 * i] = o[i];
+		if (lane == 0)
+			*(float2 *)(to + a.rank) = make_float2(m, l);
+		return;
 	}
 	A *out = (A *)a.sums + ((size_t)row * a.heads + head) * a.rank;
 #pragma unroll

@@ -2,9 +2,11 @@
 /*
  * Tests the communicator of ranks on GPUs: sums beside those of the host in the order of the ranks,
  * bit for bit, of 1 element to a million, f32 and bf16; sums with the norm behind them; copies;
+ * partials of attention that are folded, by all ranks and by groups of them;
  * thousands of repetitions while ranks are late by random times; recordings; a rank that is lost.
  * All ranks are on cuda:0, or on the GPUs that MIXD_TEST_DEVICES lists ("cuda:0,cuda:1"), by turns.
  */
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -469,6 +471,190 @@ static void test_copies(void)
 	}
 }
 
+/* ---- partials of attention ---- */
+
+struct shape {
+	uint32_t rows, heads, dim, out;
+	bool sinks;
+};
+
+static size_t record_at(const struct shape *s, uint32_t to, uint32_t i)
+{
+	return ((size_t)to * s->rows * s->heads + i) * (s->dim + 4);
+}
+
+/* Gives the ranks `of` random partials in `from`, of which some have no keys, and computes in
+ * `want` [ranks][rows][heads][out] what they are to find. The first ranks have sinks behind them.
+ */
+static void fill_partials(struct rig *r, const struct shape *s, uint32_t first, uint32_t ranks,
+                          double *want)
+{
+	const uint32_t all = s->rows * s->heads;
+	const size_t n = record_at(s, ranks, 0);
+	float *x[MAX_RANKS];
+	CHECK(n + s->heads <= MOST);
+	for (uint32_t k = 0; k < ranks; k++) {
+		x[k] = calloc(n + s->heads, sizeof(float));
+		CHECK(x[k]);
+		for (size_t i = 0; i < n; i++)
+			x[k][i] = (float)rng_normal(&r->rng);
+		for (uint32_t i = 0; i < ranks * all; i++) {
+			float *o = x[k] + record_at(s, 0, i), *m = o + s->dim;
+			m[0] *= 20;
+			m[1] = 1 + m[1] * m[1];
+			if ((k + i) % ranks && rng_next(&r->rng) % 4 == 0) { /* no keys */
+				memset(o, 0, s->dim * sizeof *o);
+				m[0] = -INFINITY;
+				m[1] = 0;
+			}
+		}
+		for (uint32_t h = 0; h < s->heads; h++)
+			x[k][n + h] = (float)h - 2;
+		memcpy(r->host, x[k], (n + s->heads) * sizeof(float));
+		struct mx_device *d = r->d[first + k];
+		must(d->ops->upload(d, r->x[first + k], r->host, (n + s->heads) * sizeof(float)));
+		must(d->ops->wait(d));
+	}
+	for (uint32_t to = 0; to < ranks; to++)
+		for (uint32_t i = 0; i < all; i++) {
+			const size_t at = record_at(s, to, i);
+			double top = -INFINITY, l = 0;
+			for (uint32_t k = 0; k < ranks; k++)
+				top = fmax(top, (double)x[k][at + s->dim]);
+			for (uint32_t k = 0; k < ranks; k++)
+				l += (double)x[k][at + s->dim + 1] * exp2((double)x[k][at + s->dim] - top);
+			if (s->sinks)
+				l += exp2(((double)(i % s->heads) - 2) * 1.4426950408889634 - top);
+			for (uint32_t e = 0; e < s->out; e++) {
+				double o = 0;
+				for (uint32_t k = 0; k < ranks; k++)
+					o += (double)x[k][at + e] * exp2((double)x[k][at + s->dim] - top);
+				want[((size_t)to * all + i) * s->out + e] = o / l;
+			}
+		}
+	for (uint32_t k = 0; k < ranks; k++)
+		free(x[k]);
+}
+
+static void fold(struct rig *r, const struct shape *s, uint32_t first, uint32_t ranks,
+                 struct mx_comm *const *comms)
+{
+	for (uint32_t k = 0; k < ranks; k++) {
+		const float *x = (const float *)(void *)r->x[first + k];
+		const struct mx_partials p = {.x = x,
+		                              .rows = s->rows,
+		                              .heads = s->heads,
+		                              .dim = s->dim,
+		                              .sinks = s->sinks ? x + record_at(s, ranks, 0) : NULL,
+		                              .y = r->from[first + k],
+		                              .ldy = s->heads * s->out + 3,
+		                              .out = s->out};
+		struct mx_device *d = r->d[first + k];
+		if (rng_next(&r->rng) % 3 == 0) {
+			must(mx_cuda_base(d)->bind(d));
+			CHECK(!launch_delay(mx_cuda_base(d)->stream, (uint32_t)(rng_next(&r->rng) % 40)));
+		}
+		must(comms[k]->ops->fold_partials(comms[k], &p));
+	}
+}
+
+/* Compares what the ranks found; what lies between the rows is not written. */
+static void check_folds(struct rig *r, const struct shape *s, uint32_t first, uint32_t ranks,
+                        const double *want)
+{
+	const size_t ld = s->heads * s->out + 3, n = s->rows * ld;
+	for (uint32_t k = 0; k < ranks; k++) {
+		struct mx_device *d = r->d[first + k];
+		must(d->ops->download(d, r->host, r->from[first + k], n * r->size));
+		must(d->ops->wait(d));
+		for (size_t i = 0; i < n; i++) {
+			const size_t row = i / ld, e = i % ld;
+			const double got = (double)element(r, r->host, i);
+			if (e >= ld - 3) {
+				CHECK(isnan(got));
+				continue;
+			}
+			const double to = want[(k * s->rows + row) * s->heads * s->out + e];
+			const double most = (r->dtype == MX_F32 ? 2e-5 : 5e-3) * (1 + fabs(to));
+			if (!(fabs(got - to) <= most))
+				FAIL("%u ranks, %u x %u x %u: row %zu, element %zu of rank %u is %g and not %g",
+				     ranks, s->rows, s->heads, s->dim, row, e, k, got, to);
+		}
+	}
+}
+
+static void check_partials(struct rig *r, const struct shape *s, uint32_t first, uint32_t ranks,
+                           struct mx_comm *const *comms)
+{
+	const size_t n = (size_t)s->rows * (s->heads * s->out + 3) * r->size;
+	double *want = calloc((size_t)ranks * s->rows * s->heads * s->out, sizeof *want);
+	unsigned char *before = malloc(n);
+	CHECK(want && before);
+	fill_partials(r, s, first, ranks, want);
+	for (uint32_t k = 0; k < ranks; k++) {
+		memset(r->host, 0xff, n);
+		must(r->d[first + k]->ops->upload(r->d[first + k], r->from[first + k], r->host, n));
+		must(r->d[first + k]->ops->wait(r->d[first + k]));
+	}
+	for (int again = 0; again < 5; again++) { /* the same bits, whoever comes late */
+		fold(r, s, first, ranks, comms);
+		for (uint32_t k = 0; k < ranks; k++)
+			must(r->d[first + k]->ops->wait(r->d[first + k]));
+		must(r->d[first]->ops->download(r->d[first], r->host, r->from[first], n));
+		must(r->d[first]->ops->wait(r->d[first]));
+		CHECK(!again || !memcmp(before, r->host, n));
+		memcpy(before, r->host, n);
+	}
+	check_folds(r, s, first, ranks, want);
+	must(comms[0]->ops->check(comms[0]));
+	free(before);
+	free(want);
+}
+
+static void test_partials(void)
+{
+	static const struct shape shapes[] = {{1, 8, 128, 128, false}, {1, 1, 4, 3, true},
+	                                      {3, 5, 64, 64, true},    {7, 2, 256, 250, false},
+	                                      {2, 3, 512, 512, true},  {300, 4, 128, 128, false},
+	                                      {600, 2, 128, 120, true}};
+	for (uint32_t ranks = 2; ranks <= 4; ranks++)
+		for (int narrow = 0; narrow < 2; narrow++) {
+			struct rig r;
+			open_rig(&r, ranks, narrow ? MX_BF16 : MX_F32);
+			for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+				check_partials(&r, &shapes[i], 0, ranks, r.c);
+			close_rig(&r);
+		}
+}
+
+/* Ranks 0, 1 and 2, 3 have communicators of their own, which end with that of all. */
+static void test_parts(void)
+{
+	static const struct shape one = {2, 8, 128, 128, true};
+	struct mx_comm *parts[4];
+	struct mx_err err = {0};
+	struct rig r;
+	open_rig(&r, 4, MX_BF16);
+	for (uint32_t i = 0; i < 4; i += 2)
+		if (mx_device_comm_part(MX_DEVICE_CUDA, r.c + i, 2, parts + i, &err) != MX_OK)
+			FAIL("%s", err.text);
+	for (uint32_t i = 0; i < 4; i++)
+		CHECK(parts[i]->rank == i % 2 && parts[i]->ranks == 2);
+	for (int again = 0; again < 20; again++) {
+		check_partials(&r, &one, again % 2 * 2, 2, parts + again % 2 * 2);
+		fill(&r, 4096);
+		sum(&r, 0, 4096, true);
+		wait_all(&r);
+		check_sums(&r, 0, 4096);
+	}
+	r.c[3]->ops->abort(r.c[3]);
+	for (uint32_t i = 0; i < 4; i++) {
+		CHECK(parts[i]->ops->check(parts[i]) == MX_E_DEVICE);
+		parts[i]->ops->destroy(parts[i]);
+	}
+	close_rig(&r);
+}
+
 /* ---- a rank that is lost ---- */
 
 /* What is asked for before and behind the end returns, soon and without results. */
@@ -541,6 +727,10 @@ int main(void)
 	printf("sums with norms are right\n");
 	test_copies();
 	printf("copies are right\n");
+	test_partials();
+	printf("partials are right\n");
+	test_parts();
+	printf("communicators of some ranks are right\n");
 	test_late_ranks();
 	printf("sums are right while ranks are late\n");
 	test_recordings();

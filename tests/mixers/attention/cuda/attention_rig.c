@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -149,6 +150,29 @@ static void open_device(struct att_rig *r)
 	};
 }
 
+/* ---- other ranks ---- */
+
+/* Takes a copy of the partials: the caller folds them. */
+static mx_status take_partials(struct mx_comm *comm, const struct mx_partials *p)
+{
+	struct att_rig *r =
+		(struct att_rig *)(void *)((unsigned char *)comm - offsetof(struct att_rig, comm));
+	const size_t n = (size_t)comm->ranks * p->rows * p->heads * (p->dim + 4);
+	ATT_CUDA(cudaStreamSynchronize((cudaStream_t)r->base.stream));
+	free(r->told);
+	r->told = malloc(n * sizeof(float));
+	r->dim = p->dim;
+	if (!r->told)
+		return MX_E_NOMEM;
+	ATT_CUDA(cudaMemcpy(r->told, p->x, n * sizeof(float), cudaMemcpyDeviceToHost));
+	return MX_OK;
+}
+
+static const struct mx_comm_ops rank_ops = {
+	.struct_size = sizeof(struct mx_comm_ops),
+	.fold_partials = take_partials,
+};
+
 /* ---- the layer ---- */
 
 static void *take(struct att_rig *r, size_t bytes)
@@ -208,6 +232,8 @@ static void open_mixer(struct att_rig *r)
 	params[n++] = (struct mx_param){
 		.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = freq, .n = c->head_dim / 2};
 #undef INT
+	const uint32_t contexts = r->limits.contexts ? r->limits.contexts : 1;
+	r->comm = (struct mx_comm){&rank_ops, r->limits.context, contexts};
 	struct mx_layer_desc layer = {
 		.n_layers = 1,
 		.width = r->ld,
@@ -215,6 +241,9 @@ static void open_mixer(struct att_rig *r)
 		.max_rows = r->limits.max_rows,
 		.max_spans = r->limits.max_spans,
 		.max_draft = r->limits.max_draft,
+		.rank = r->limits.context,
+		.ranks = contexts,
+		.contexts = contexts,
 		.weight_dtype = c->act,
 		.state_dtype = c->kv,
 		.params = {params, n},
@@ -225,7 +254,7 @@ static void open_mixer(struct att_rig *r)
 	if (r->ops->state(&layer, &r->base.device, &r->state) != MX_OK)
 		die("state");
 	uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-	const uint32_t rows[4] = {q, kv, kv, q};
+	const uint32_t rows[4] = {q, kv, kv, q / contexts};
 	const void *weights[7];
 	int n_weights = 4;
 	for (int i = 0; i < 4; i++) {
@@ -259,6 +288,7 @@ static void open_mixer(struct att_rig *r)
 		.page_base = r->pages,
 		.page_stride = r->page_stride,
 		.page_tokens = c->page_tokens,
+		.context = contexts > 1 ? &r->comm : NULL,
 	};
 	if (r->ops->create(&init, &r->mixer, &err) != MX_OK)
 		die(err.text);
@@ -301,6 +331,7 @@ void att_close(struct att_rig *r)
 	r->ops->destroy(r->mixer);
 	for (int i = 0; i < r->n_owned; i++)
 		ATT_CUDA(cudaFree(r->owned[i]));
+	free(r->told);
 	free(r->pos);
 	free(r->row_span);
 	free(r->spans);

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/comm.h"
 #include "device/cuda/cuda.h"
 #include "mixers/mixer.h"
 #include "tests/rng.h"
@@ -117,10 +118,16 @@ float att_norm_weight(uint32_t i); /* of dimension i, of queries and keys alike 
 struct att_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, n_pages;
 	bool deterministic;
+	/* ranks that share pages, and which of them the rig is; page_tokens of the case are those of a
+	 * rank. 0 = none do. Then there are partials instead of outputs. */
+	uint32_t contexts, context;
 };
 
 struct att_rig {
 	struct mx_cuda_base base; /* the device */
+	struct mx_comm comm;      /* with ranks that share pages: takes what they are told */
+	float *told; /* [contexts][rows][heads / contexts][dim + 4] of the last step, owned */
+	uint32_t dim;
 	struct mx_ops device_ops;
 	bool products; /* false: linear does nothing, scratch is what it is */
 	const struct att_case *c;

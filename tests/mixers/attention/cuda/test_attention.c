@@ -3,7 +3,8 @@
  * Tests the CUDA attention module against the equation in double precision: random batches of
  * chunks of prompts, single tokens and drafts, on memory full of NaN. Other sequences in the batch
  * change nothing but rounding; a recorded step can be replayed with other contents; with
- * `deterministic` neither a cut into chunks nor the batch changes a bit.
+ * `deterministic` neither a cut into chunks nor the batch changes a bit. Likewise of ranks that
+ * share pages, here all on one GPU, whose partials the test folds.
  *
  *   tests/mixers/attention/cuda/test_attention [folder of attention-cuda.so]     MIXD_TEST_SEED
  * repeats a run
@@ -74,6 +75,51 @@ static void to_act(const struct att_rig *r, void *to, const float *from, size_t 
 static float from_act(const struct att_rig *r, const void *p, size_t i)
 {
 	return r->c->act == MX_F32 ? ((const float *)p)[i] : mx_bf16_to_f32(((const uint16_t *)p)[i]);
+}
+
+/* ---- ranks that share pages ---- */
+
+#define MAX_CONTEXTS 4
+
+/* The ranks behind the first, which has number 0. */
+static struct att_rig others[MAX_CONTEXTS];
+
+static uint32_t contexts_of(const struct att_rig *r)
+{
+	return r->limits.contexts ? r->limits.contexts : 1;
+}
+
+static struct att_rig *rank_of(struct att_rig *r, uint32_t i)
+{
+	return i ? &others[i] : r;
+}
+
+/* Puts the output of a row and a head together from what all ranks have told. */
+static void fold_row(struct att_rig *r, uint32_t n_rows, uint32_t row, uint32_t head, void *out)
+{
+	const struct att_case *c = r->c;
+	const uint32_t n = contexts_of(r), own = c->heads / n;
+	const size_t at = (((size_t)(head / own) * n_rows + row) * own + head % own) * (r->dim + 4);
+	const double sink = (double)att_sink(head) * 1.4426950408889634;
+	double top = c->sinks ? sink : -INFINITY, l = 0;
+	float y[512];
+	for (uint32_t i = 0; i < n; i++)
+		top = fmax(top, (double)rank_of(r, i)->told[at + r->dim]);
+	if (c->sinks)
+		l = exp2(sink - top);
+	for (uint32_t i = 0; i < n; i++) {
+		const float *t = rank_of(r, i)->told + at;
+		l += (double)t[r->dim + 1] * exp2((double)t[r->dim] - top);
+	}
+	for (uint32_t d = 0; d < c->head_dim; d++) {
+		double o = 0;
+		for (uint32_t i = 0; i < n; i++) {
+			const float *t = rank_of(r, i)->told + at;
+			o += (double)t[d] * exp2((double)t[r->dim] - top);
+		}
+		y[d] = (float)(o / l);
+	}
+	to_act(r, out, y, c->head_dim);
 }
 
 /* ---- sequences ---- */
@@ -153,7 +199,7 @@ static bool taken[4096];
 
 static void seq_pages(struct att_rig *r, struct seq *s, uint32_t tokens)
 {
-	while (s->n_pages * r->c->page_tokens < tokens) {
+	while (s->n_pages * r->c->page_tokens * contexts_of(r) < tokens) {
 		uint32_t p = rng_below(&rng, r->limits.n_pages);
 		while (taken[p])
 			p = (p + 1) % r->limits.n_pages;
@@ -208,9 +254,34 @@ static void take_outputs(struct att_rig *r, const struct item *items, uint32_t n
 	free(y);
 }
 
+/* A step of ranks that share pages. */
+static void run_ranks(struct att_rig *r, const struct item *items, uint32_t n_items)
+{
+	const size_t head = r->c->head_dim * r->element, width = r->c->heads * head;
+	struct att_span spans[MAX_SPANS];
+	uint32_t rows = 0, row = 0;
+	for (uint32_t i = 0; i < contexts_of(r); i++) {
+		struct att_rig *rank = rank_of(r, i);
+		fill_step(rank, items, n_items, spans);
+		rows = att_tables(rank, spans, n_items);
+		att_forward(rank, rows, n_items, false);
+	}
+	for (uint32_t i = 0; i < n_items; i++) {
+		const struct item *it = &items[i];
+		for (uint32_t k = 0; it->seq && k < it->n; k++)
+			for (uint32_t h = 0; h < r->c->heads; h++)
+				fold_row(r, rows, row + k, h, it->seq->y + (it->pos + k) * width + h * head);
+		row += it->seq ? it->n : 1;
+	}
+}
+
 static void run_step(struct att_rig *r, const struct item *items, uint32_t n_items)
 {
 	struct att_span spans[MAX_SPANS];
+	if (contexts_of(r) > 1) {
+		run_ranks(r, items, n_items);
+		return;
+	}
 	fill_step(r, items, n_items, spans);
 	uint32_t rows = att_tables(r, spans, n_items);
 	att_forward(r, rows, n_items, false);
@@ -277,21 +348,37 @@ static void check_memory(const struct att_rig *r)
 	free(all);
 }
 
-static void open_rig(struct att_rig *r, const struct att_case *c, uint32_t tokens,
-                     bool deterministic)
+static void open_ranks(struct att_rig *r, const struct att_case *c, uint32_t tokens,
+                       bool deterministic, uint32_t contexts)
 {
-	const struct att_limits limits = {
+	struct att_limits limits = {
 		.max_context = MAX_LEN,
 		.max_rows = MAX_ROWS,
 		.max_spans = MAX_SPANS,
 		.max_draft = 5,
-		.n_pages = tokens / c->page_tokens + N_SEQS + 20,
+		.n_pages = tokens / c->page_tokens / contexts + N_SEQS + 20,
 		.deterministic = deterministic,
+		.contexts = contexts,
 	};
 	if (limits.n_pages > sizeof(taken))
 		fail(c, "too many pages for this test");
 	memset(taken, 0, sizeof(taken));
 	att_open(r, modules, c, &limits);
+	for (limits.context = 1; limits.context < contexts; limits.context++)
+		att_open(&others[limits.context], modules, c, &limits);
+}
+
+static void close_ranks(struct att_rig *r)
+{
+	for (uint32_t i = 1; i < contexts_of(r); i++)
+		att_close(&others[i]);
+	att_close(r);
+}
+
+static void open_rig(struct att_rig *r, const struct att_case *c, uint32_t tokens,
+                     bool deterministic)
+{
+	open_ranks(r, c, tokens, deterministic, 1);
 }
 
 /* ---- what is tried ---- */
@@ -330,6 +417,51 @@ static void grow(struct att_rig *r, struct seq *seqs, uint32_t n)
 		if (n_items)
 			run_step(r, items, n_items);
 	}
+}
+
+/* Ranks that share pages find together what the equation says, whatever the batch; and when
+ * deterministic, whatever the cut, the same bits. */
+static void test_contexts(const struct att_case *shape, uint32_t contexts)
+{
+	static const uint32_t lengths[N_SEQS] = {1, 33, 129, 300, 700, 1500};
+	struct att_case c = *shape;
+	double worst = 0;
+	uint32_t all = 0;
+	c.page_tokens = c.page_tokens % 32 ? 32 : c.page_tokens;
+	if (c.heads % contexts)
+		return;
+	for (int i = 0; i < N_SEQS; i++)
+		all += lengths[i] + 20 + c.page_tokens * contexts;
+	for (int deterministic = 0; deterministic < 2; deterministic++) {
+		struct seq seqs[N_SEQS];
+		struct att_rig r;
+		doing = deterministic ? "ranks, deterministic" : "ranks";
+		open_ranks(&r, &c, all, deterministic, contexts);
+		for (int i = 0; i < N_SEQS; i++)
+			seq_make(&r, &seqs[i], lengths[i] + (i ? rng_below(&rng, 20) : 0));
+		grow(&r, seqs, N_SEQS);
+		for (int i = 0; i < N_SEQS; i++)
+			check_seq(&r, &seqs[i], &worst);
+		for (int i = 0; i < N_SEQS; i++) { /* token by token, alone */
+			struct seq *s = &seqs[i];
+			const size_t row = (size_t)c.heads * c.head_dim * r.element;
+			const uint32_t from = s->len > 70 ? s->len - 70 : 0;
+			unsigned char *want = allocate(s->len, row);
+			memcpy(want, s->y, s->len * row);
+			for (uint32_t k = from; k < s->len; k++)
+				run_step(&r, &(struct item){s, 1, k}, 1);
+			check_seq(&r, s, &worst);
+			if (deterministic && memcmp(want, s->y, s->len * row))
+				fail(&c, "a cut changes bits");
+			free(want);
+		}
+		for (uint32_t i = 0; i < contexts; i++)
+			check_memory(rank_of(&r, i));
+		for (int i = 0; i < N_SEQS; i++)
+			seq_free(&seqs[i]);
+		close_ranks(&r);
+	}
+	printf("%-24s error %.1e of %.0e by %u ranks\n", c.name, worst, c.tolerance, contexts);
 }
 
 /* Is one row other than another by more than the case's tolerance, or not a number? */
@@ -506,6 +638,8 @@ int main(int argc, char **argv)
 			continue;
 		test_equation(&cases[i]);
 		test_cuts(&cases[i]);
+		test_contexts(&cases[i], 2);
+		test_contexts(&cases[i], 4);
 	}
 	printf("all passed\n");
 	return 0;
