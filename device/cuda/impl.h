@@ -88,6 +88,10 @@ void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p);
 void *mx_cuda_linear_expanded(struct mx_device *d);
+/* The counter of the next launch of a kernel whose thread blocks take tiles from one: 0, and 0
+ * again when the kernel ends. Launches have counters by turns, since kernels ask before their wait,
+ * when the one or two before may still run: each of these kernels fills the chip. */
+uint32_t *mx_cuda_linear_counter(struct mx_device *d);
 /* The product of e4m3 rows of W and of x [n, cols], which w_scales [rows] and x_scales [n]
  * multiply; MX_E_UNSUPPORTED, and nothing done, where cuBLASLt has none. */
 mx_status mx_cuda_linear_scaled(struct mx_device *d, const struct mx_cuda_product *p,

@@ -15,6 +15,7 @@
 #include "device/cuda/linear_quant_stream.h"
 
 #define WORKSPACE ((size_t)64 << 20) /* cuBLAS recommends 32 MiB on 9.0 */
+#define COUNTERS  8                  /* more than launches that run at a time */
 #define PLANS     1024               /* a power of two; 20 classes of n for each shape of a model */
 #define PROBES    8
 #define ALIGN     16 /* bytes; of every address and stride that the kernels and plans support */
@@ -34,7 +35,9 @@ struct mx_cuda_linear {
 	cublasLtHandle_t lt;
 	cublasLtMatmulPreference_t preference;
 	void *workspace;
-	void *expanded; /* see mx_cuda_linear_expanded */
+	void *expanded;     /* see mx_cuda_linear_expanded */
+	uint32_t *counters; /* [COUNTERS], see mx_cuda_linear_counter */
+	unsigned turn;
 	struct plan plans[PLANS];
 	unsigned evict; /* chooses the entry to replace if all PROBES entries of a key are full */
 };
@@ -53,7 +56,16 @@ static cudaError_t error_of(cublasStatus_t s)
 
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l)
 {
-	return WORKSPACE + (l->quantised ? MX_CUDA_EXPANDED : 0);
+	return WORKSPACE + (l->quantised ? MX_CUDA_EXPANDED + COUNTERS * sizeof(uint32_t) : 0);
+}
+
+static mx_status create_counters(struct mx_device *d, struct mx_cuda_linear *l)
+{
+	const size_t bytes = COUNTERS * sizeof *l->counters;
+	void *counters = NULL;
+	mx_status rc = mx_cuda_alloc(d, bytes, &counters);
+	l->counters = counters;
+	return rc == MX_OK ? mx_cuda_zero(d, counters, bytes) : rc;
 }
 
 static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
@@ -83,6 +95,8 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_alloc(d, WORKSPACE, &l->workspace);
 	if (rc == MX_OK && mx_cuda(d)->limits.quantised)
 		rc = mx_cuda_alloc(d, MX_CUDA_EXPANDED, &l->expanded);
+	if (rc == MX_OK && mx_cuda(d)->limits.quantised)
+		rc = create_counters(d, l);
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_quant_few_setup(), "shared memory of linear");
 	if (rc == MX_OK)
@@ -124,6 +138,7 @@ void mx_cuda_linear_destroy(struct mx_device *d)
 		return;
 	mx_cuda_release(d, l->workspace);
 	mx_cuda_release(d, l->expanded);
+	mx_cuda_release(d, l->counters);
 	if (l->preference)
 		(void)cublasLtMatmulPreferenceDestroy(l->preference);
 	if (l->lt)
@@ -135,6 +150,12 @@ void mx_cuda_linear_destroy(struct mx_device *d)
 void *mx_cuda_linear_expanded(struct mx_device *d)
 {
 	return mx_cuda(d)->linear->expanded;
+}
+
+uint32_t *mx_cuda_linear_counter(struct mx_device *d)
+{
+	struct mx_cuda_linear *l = mx_cuda(d)->linear;
+	return l->counters ? l->counters + l->turn++ % COUNTERS : NULL;
 }
 
 /* ---- many rows ---- */

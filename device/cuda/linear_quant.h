@@ -53,8 +53,10 @@ struct mx_cuda_quant mx_cuda_quant_form(const struct mx_quant *q);
  */
 cudaError_t mx_cuda_quant_few_setup(void);
 
-/* Requires bf16 activations, x aligned to 16 bytes, ldx a multiple of 8, and n as above. */
-cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms, cudaStream_t stream);
+/* Requires bf16 activations, x aligned to 16 bytes, ldx a multiple of 8, and n as above. ask: a
+ * counter of mx_cuda_linear_counter. */
+cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, uint32_t *ask, int sms,
+                              cudaStream_t stream);
 
 /* The same, of any n, on compute capability 9.0. The order of sums depends on n. */
 cudaError_t mx_cuda_quant_many_setup(void);

@@ -78,7 +78,7 @@ static constexpr __host__ __device__ int threads(int NT)
 
 template <int CODES, int OFFSET, int SCALING, int NT, bool NORM>
 static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
-	few_quant(const mx_cuda_quant_product a, const uint32_t stages)
+	few_quant(const mx_cuda_quant_product a, uint32_t *ask, const uint32_t stages)
 {
 	constexpr bool KEEPS = keeps(SCALING);
 	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, stages, sums, x */
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 	ring<FED> from(smem, at, stages, w.bytes, warp, lane);
 	if (warp == W) {
 		if (FED && lane == 0)
-			from.feed(w);
+			from.feed(w, ask);
 		return;
 	}
 	if (!FED)
@@ -128,8 +128,18 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 	uint4 next[NORM ? 1 : NT][4];
 	if constexpr (!NORM)
 		from_x.load(next, warp < w.blocks ? warp : 0, t);
-	for (uint32_t tile = 0; tile < w.last; tile += R) {
-		const uint32_t here = min((uint32_t)R, w.last - tile);
+	for (uint32_t tile = 0; FED || tile < w.last; tile += R) {
+		/* the first tile, or pair of gate and up, and the distance to the second */
+		uint32_t here = min((uint32_t)R, w.last - tile), step = gridDim.x, begun = 0;
+		uint32_t lead = (p.gated ? tile / 2 : tile) * gridDim.x + blockIdx.x;
+		if (FED) {
+			begun = from.take();
+			const uint32_t group = from.groups[begun];
+			if (group == NO_GROUP)
+				break;
+			here = w.group(group, &lead);
+			step = 1;
+		}
 		float acc[R][NT][4] = {};
 #pragma unroll 1
 		for (uint32_t block = warp; block < w.blocks + warp; block += W) {
@@ -150,7 +160,7 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 #pragma unroll
 			for (int r = 0; r < R; r++)
 				if (r < here && (FED || there)) {
-					stage[r] = from.take();
+					stage[r] = FED && block == warp && r == 0 ? begun : from.take();
 					data[r] = from.mine + stage[r] * from.stage_bytes;
 				}
 			if (KEEPS && there) {
@@ -205,8 +215,7 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 		const uint32_t outputs = p.gated ? 1 : here;
 		for (uint32_t o = threadIdx.x; o < outputs * NT * 8 * TILE; o += W * 32) {
 			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-			const uint32_t number = p.gated ? tile / 2 : tile + r;
-			const uint32_t out = (number * gridDim.x + blockIdx.x) * TILE + row;
+			const uint32_t out = (lead + r * step) * TILE + row;
 			if (token >= p.n || out >= p.rows)
 				continue;
 			const float v = sum_of(r, token, row);
@@ -223,7 +232,7 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 
 /* ---- launches ---- */
 
-typedef void few_f(const mx_cuda_quant_product, const uint32_t);
+typedef void few_f(const mx_cuda_quant_product, uint32_t *, const uint32_t);
 
 enum { NORMED = 1, UP_TO_16, UP_TO_32, N_SIZES };
 
@@ -272,8 +281,8 @@ extern "C" cudaError_t mx_cuda_quant_few_setup(void)
 	return e;
 }
 
-extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms,
-                                         cudaStream_t stream)
+extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, uint32_t *ask,
+                                         int sms, cudaStream_t stream)
 {
 	const int nt = p->p.n <= 8 ? 0 : p->p.n <= 16 ? 1 : 2;
 	const int kernel = nt ? UP_TO_16 + nt - 1 : p->p.norm ? NORMED : 0;
@@ -286,5 +295,5 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
 	if (stages < R)
 		return cudaErrorInvalidValue;
 	return mx_launch(kernels[kernel_of(p->q, by)][kernel], dim3(min(tiles, (uint32_t)sms)),
-	                 dim3(threads(1 << nt)), fixed + stages * stage, stream, *p, stages);
+	                 dim3(threads(1 << nt)), fixed + stages * stage, stream, *p, ask, stages);
 }

@@ -59,9 +59,10 @@ static mx_status few(struct mx_device *d, const struct mx_cuda_quant_product *p)
 		const uint32_t left = p->p.n - i;
 		const struct mx_cuda_quant_product part = {
 			rows_of(&p->p, i, left < MX_CUDA_QUANT_FEW ? left : MX_CUDA_QUANT_FEW), p->q};
-		mx_status st =
-			mx_cuda_check(d, mx_cuda_quant_few(&part, mx_cuda(d)->base.sms, mx_cuda_stream(d)),
-		                  "linear, few rows, quantised");
+		mx_status st = mx_cuda_check(d,
+		                             mx_cuda_quant_few(&part, mx_cuda_linear_counter(d),
+		                                               mx_cuda(d)->base.sms, mx_cuda_stream(d)),
+		                             "linear, few rows, quantised");
 		if (st != MX_OK)
 			return st;
 	}
