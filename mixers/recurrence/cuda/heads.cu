@@ -361,7 +361,7 @@ template <bool TAPPED>
 __device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
 {
 	typedef __nv_bfloat16 T;
-	constexpr uint32_t AHEAD = TAPPED ? 4 : 8;
+	constexpr uint32_t AHEAD = 4;
 	const recur_source &s = a.source[j.stream];
 	const uint32_t e = j.first + (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
 	const bool key = j.stream <= MX_RECUR_K, there = e < s.dim;
