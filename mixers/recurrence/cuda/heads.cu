@@ -607,8 +607,10 @@ template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const r
 		const uint32_t keys = a.inv_freq ? j.q + j.k : 0, lots = (n + LOT - 1) / LOT;
 		cudaError_t e = cudaSuccess;
 		if (keys)
-			e = mx_launch(turned, dim3((keys / TURNS + WARPS - 1) / WARPS, lots), dim3(WARPS * 32),
-			              0, stream, a);
+			e = mx_launch(
+				turned,
+				dim3((keys / TURNS + WARPS - 1) / WARPS, (n + TURNED_ROWS - 1) / TURNED_ROWS),
+				dim3(WARPS * 32), 0, stream, a);
 		if (e == cudaSuccess && skip > keys)
 			e = mx_launch(many, dim3((skip - keys + WARPS - 1) / WARPS, lots), dim3(WARPS * 32), 0,
 			              stream, a, keys);

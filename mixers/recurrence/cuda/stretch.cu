@@ -7,9 +7,9 @@
  *
  * all transposed, so that columns of S are the rows of a warpgroup's products: S, R and U stay in
  * its registers, and B operands are tiles of k, q, T and P as they come from memory. One warpgroup
- * has S; a second one, a stretch behind, computes outputs from what the first hands over; a warp
- * copies the next stretches' operands to shared memory. Scalar factors without the delta rule need
- * no T, and P is little: a fourth warpgroup computes it.
+ * has S; a second one, a stretch behind, computes outputs from what the first hands over; two
+ * warps copy the next stretches' operands to shared memory. Scalar factors without the delta rule
+ * need no T, and P is little: a fourth warpgroup computes it.
  */
 #include <stddef.h>
 
@@ -514,8 +514,10 @@ __global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
 		if (!beside)
 			mx_pdl_wait();
 		if (threadIdx.x < 2 * GROUP + 32)
-			copy_all<P>(a, maps, w, base);
-		else if (P::plain && threadIdx.x < 2 * GROUP + 64)
+			copy_all<P, false>(a, maps, w, base);
+		else if (threadIdx.x < 2 * GROUP + 64)
+			copy_all<P, true>(a, maps, w, base);
+		else if (P::plain && threadIdx.x < 2 * GROUP + 96)
 			number_all<P>(a, w, at);
 	}
 	if (beside)
@@ -626,7 +628,7 @@ segments cut_of(uint32_t blocks, const recur_core &a)
 	segments best = {1, 1};
 	if (a.n_long != 1 || !sms)
 		return best;
-	uint32_t least = (blocks + sms - 1) / sms * n;
+	uint32_t least = (blocks + sms - 1) / sms * n * 3 / 4; /* or it is not worth it */
 	for (uint32_t i = 2; i <= MOST_SEGMENTS; i++) {
 		const uint32_t waves = (i * blocks + sms - 1) / sms, most = n / (4 * i);
 		const uint32_t pieces = 2 * sms / ((i - 1) * blocks), fewer = pieces < most ? pieces : most;

@@ -24,9 +24,9 @@ template <int KT, bool DELTA, bool VECTOR> struct plan {
 	static constexpr int keys_16 = KT;
 	static constexpr bool delta = DELTA, vector = VECTOR, plain = !DELTA && !VECTOR;
 	/* Registers are given to warpgroups: of S, outputs, copies and, if they are computed here,
-	 * scores. Of the warpgroup of copies one warp does something, or two, one for numbers. */
+	 * scores. Of the warpgroup of copies two warps do something, or three, one for numbers. */
 	static constexpr uint32_t threads = (plain ? 4 : 3) * GROUP;
-	static constexpr uint32_t working = threads - GROUP + (plain ? 64 : 32);
+	static constexpr uint32_t working = threads - GROUP + (plain ? 96 : 64);
 	static constexpr int for_state = plain ? 160 : 240, for_outputs = plain ? 152 : 160;
 	static constexpr uint32_t keys = STRETCH * KT * 32; /* bytes of k or q */
 	static constexpr uint32_t v = keys, t = v + MATRIX;
@@ -240,6 +240,8 @@ __device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors
 	const uint32_t to = base + P::at_outputs + i % P::out_depth * P::outputs;
 	const uint32_t bar = base + P::at_bars + (P::depth + i % P::out_depth) * 8;
 	const bool whole = is_whole(x);
+	if (P::delta && !VECTOR && w.beside && i % LOOK == 0)
+		wait_done((const unsigned char *)from, s.ld_note, w.n - i < LOOK ? w.n - i : LOOK);
 	if ((threadIdx.x & 31) == 0) {
 		barrier_expect(bar,
 		               (whole || VECTOR ? P::keys : 0) + (P::plain ? 0 : MATRIX + NOTE_NUMBERS));
@@ -294,27 +296,31 @@ __device__ __forceinline__ void number_all(const recur_core &a, const part_of_he
 	}
 }
 
-template <typename P>
+/* A warp copies what the chain takes, or (OUTPUTS) what outputs take. */
+template <typename P, bool OUTPUTS>
 __device__ __forceinline__ void copy_all(const recur_core &a, const tensors &maps,
                                          const part_of_head &w, uint32_t base)
 {
+	/* how far ahead: of outputs the place of the stretch before the last one is still written */
+	constexpr uint32_t ahead = OUTPUTS ? P::out_depth - 2 : P::depth - 1;
 	const sources from = sources_of(a, w);
-	const uint32_t n = w.n;
-	for (uint32_t i = 0; i + 1 < P::depth; i++)
-		if (i < n)
-			fetch_chain<P>(a, maps, w, from, base, i);
-	for (uint32_t i = 0; i + 2 < P::out_depth; i++)
-		if (i < n)
+	const auto fetch = [&](uint32_t i) {
+		if (i >= w.n)
+			return;
+		if (OUTPUTS)
 			fetch_outputs<P>(a, maps, w, from, base, i);
-	for (uint32_t i = 0; i <= n; i++) {
+		else
+			fetch_chain<P>(a, maps, w, from, base, i);
+	};
+	for (uint32_t i = 0; i < ahead; i++)
+		fetch(i);
+	for (uint32_t i = 0; i <= w.n; i++) {
 		asm volatile("cp.async.wait_all;" ::: "memory"); /* of stretches that are not whole */
 		stores_done();
 		meet<P::working>();
-		if (i + P::depth - 1 < n)
-			fetch_chain<P>(a, maps, w, from, base, i + P::depth - 1);
-		wait_written(); /* the place of stretch i - 2 is free */
-		if (i + P::out_depth - 2 < n)
-			fetch_outputs<P>(a, maps, w, from, base, i + P::out_depth - 2);
+		if (OUTPUTS)
+			wait_written(); /* the place of stretch i - 2 is free */
+		fetch(i + ahead);
 	}
 }
 
