@@ -628,7 +628,7 @@ segments cut_of(uint32_t blocks, const recur_core &a)
 	segments best = {1, 1};
 	if (a.n_long != 1 || !sms)
 		return best;
-	uint32_t least = (blocks + sms - 1) / sms * n * 3 / 4; /* or it is not worth it */
+	uint32_t least = (blocks + sms - 1) / sms * n;
 	for (uint32_t i = 2; i <= MOST_SEGMENTS; i++) {
 		const uint32_t waves = (i * blocks + sms - 1) / sms, most = n / (4 * i);
 		const uint32_t pieces = 2 * sms / ((i - 1) * blocks), fewer = pieces < most ? pieces : most;
