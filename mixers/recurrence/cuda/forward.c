@@ -314,6 +314,8 @@ static struct recur_core core_of(const struct run *r)
 		.note_bytes = recur_cuda_note_bytes(m->sizes.kpad, c->decay == MX_RECUR_VECTOR, c->delta),
 		.n_notes = r->step->n_rows / RECUR_STRETCH + r->step->n_spans * m->sizes.extra_chunks + 1,
 		.extra_chunks = m->sizes.extra_chunks,
+		.pieces = at(r, s->pieces),
+		.n_pieces = m->sizes.stretches && !c->delta ? RECUR_PIECES : 0,
 	};
 	memcpy(a.source, m->source, sizeof a.source);
 	return a;
@@ -383,6 +385,8 @@ static mx_status recur(const struct run *r)
 	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
 	one.finish = one.fused && !m->desc.share_groups && recur_cuda_step_can_finish(&one);
 	const bool alone = one.fused && !mix.longs && !mix.others && !mix.trees;
+	one.core.y_half = one.out.half = mix.longs && !one.core.all && m->sizes.stretches &&
+	                                 !m->desc.share_groups && recur_cuda_out_of_128(&one.out);
 	if (!alone)
 		status = prepare_rows(r, one.rows);
 	if (status == MX_OK)
@@ -392,9 +396,11 @@ static mx_status recur(const struct run *r)
 		                     "recurrence");
 	if (status != MX_OK || (alone && one.finish))
 		return status;
+	one.out.row_span = one.core.step.row_span;
+	if (one.out.half && (mix.few || mix.others || mix.trees))
+		one.out.half_spans = one.core.step.spans;
 	if (one.finish) {
 		one.out.spans = one.core.step.spans;
-		one.out.row_span = one.core.step.row_span;
 		one.out.few = one.core.few;
 		one.out.trees = mix.trees;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rows.cu for most layers: heads of up to 128 elements whose feature map, if any, is a function of
- * elements, without rotation. A warp computes a head, or 128 elements of a stream without heads, of
+ * elements. A warp computes a head, or 128 elements of a stream without heads, of
  * several rows, one after the other: the taps and the inputs that they see stay in registers. A
  * lane has 4 neighbours.
  */
@@ -10,11 +10,13 @@
 #include "mixers/recurrence/cuda/recur_cuda.h"
 #include "mixers/recurrence/cuda/slot.cuh"
 
-#define WARPS 4
-#define WIDE  128 /* elements of a warp, PARTS for each lane four */
-#define PARTS (WIDE / 128)
-#define TAPS  4
-#define LOT   32 /* rows of a warp of run_many */
+#define WARPS       4
+#define WIDE        128 /* elements of a warp, PARTS for each lane four */
+#define PARTS       (WIDE / 128)
+#define TAPS        4
+#define LOT         32 /* rows of a warp of run_many */
+#define TURNS       8 /* heads of a warp of run_turned, whose angles are the same, for so many rows */
+#define TURNED_ROWS 8
 
 namespace
 {
@@ -178,6 +180,45 @@ __device__ __forceinline__ float norm_factor(enum mx_recur_qk_norm norm, float s
 	                                : 1 / (sum + 1e-4f);
 }
 
+/* Of a lane's four elements of a head of `dim` at a position: those of the lane that has the other
+ * elements of the pairs are the same, so each computes two. */
+struct angles {
+	float4 c, s;
+};
+
+__device__ __forceinline__ angles angles_of(const recur_rows &a, uint32_t dim, uint32_t pos)
+{
+	const uint32_t lane = threadIdx.x & 31, half = dim / 8;
+	const bool low = lane < half;
+	const uint32_t from = low ? lane + half : lane - half, i = low ? lane * 4 : from * 4 + 2;
+	float s[2] = {}, c[2] = {};
+	if (lane < 2 * half)
+#pragma unroll
+		for (int e = 0; e < 2; e++)
+			sincosf((float)pos * a.inv_freq[i + e], s + e, c + e);
+	const float s0 = __shfl_sync(~0u, s[0], from), s1 = __shfl_sync(~0u, s[1], from);
+	const float c0 = __shfl_sync(~0u, c[0], from), c1 = __shfl_sync(~0u, c[1], from);
+	return low ? angles{make_float4(c[0], c[1], c0, c1), make_float4(s[0], s[1], s0, s1)}
+	           : angles{make_float4(c0, c1, c[0], c[1]), make_float4(s0, s1, s[0], s[1])};
+}
+
+/* Turns the pairs (i, i + dim / 2) of a head; a whole warp calls it. */
+__device__ __forceinline__ float4 turn(float4 x, uint32_t dim, const angles &w)
+{
+	const uint32_t lane = threadIdx.x & 31, half = dim / 8;
+	const bool low = lane < half;
+	const uint32_t from = low ? lane + half : lane - half;
+	const float4 o = make_float4(__shfl_sync(~0u, x.x, from), __shfl_sync(~0u, x.y, from),
+	                             __shfl_sync(~0u, x.z, from), __shfl_sync(~0u, x.w, from));
+	const float sign = low ? -1 : 1;
+	if (lane >= 2 * half) /* beyond the head */
+		return make_float4(0, 0, 0, 0);
+	return make_float4(__fmaf_rn(x.x, w.c.x, __fmul_rn(o.x, sign * w.s.x)),
+	                   __fmaf_rn(x.y, w.c.y, __fmul_rn(o.y, sign * w.s.y)),
+	                   __fmaf_rn(x.z, w.c.z, __fmul_rn(o.z, sign * w.s.z)),
+	                   __fmaf_rn(x.w, w.c.w, __fmul_rn(o.w, sign * w.s.w)));
+}
+
 /* Returns a factor from its stream's element z, the n-th of a row. */
 __device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z)
 {
@@ -199,7 +240,8 @@ __device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z
 /* Writes what a stream's elements of a row become. */
 template <typename T>
 __device__ __forceinline__ void finish(const recur_rows &a, const job &j, uint32_t row,
-                                       float4 (&x)[PARTS], const float4 (&other)[PARTS])
+                                       uint32_t pos, float4 (&x)[PARTS],
+                                       const float4 (&other)[PARTS])
 {
 	const recur_source &s = a.source[j.stream];
 	const bool key = j.stream <= MX_RECUR_K;
@@ -215,6 +257,8 @@ __device__ __forceinline__ void finish(const recur_rows &a, const job &j, uint32
 		for (int half = 0; half < PARTS; half++)
 			if (half * 128 + (threadIdx.x & 31) * 4 >= s.dim)
 				x[half] = make_float4(0, 0, 0, 0);
+		if (a.inv_freq)
+			x[0] = turn(x[0], s.dim, angles_of(a, s.dim, pos));
 		scale = a.scale[j.stream];
 		if (a.norm[j.stream] != MX_RECUR_QK_NONE)
 			scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x[0])));
@@ -310,7 +354,7 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 			if (pair)
 				other[half] = take<T>(a, sv, now_v[half], v[half]);
 		}
-		finish<T>(a, j, row, x, other);
+		finish<T>(a, j, row, pos, x, other);
 	}
 }
 
@@ -379,6 +423,60 @@ __device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint
 				each4(x, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
 			if (e < pad)
 				store4(to + ((size_t)row * s.heads + j.head) * pad + e, x);
+		}
+	}
+}
+
+/* The same for TURNS heads of q or k with rotation, without a convolution. */
+__device__ void run_turned(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
+{
+	typedef __nv_bfloat16 T;
+	const recur_source &s = a.source[j.stream];
+	const uint32_t e = (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
+	const uint32_t end = first + rows < n_rows ? first + rows : n_rows;
+	const bool there = e < s.dim;
+	T *to = (T *)(j.stream == MX_RECUR_Q ? a.q : a.k) + j.head * a.kpad + e;
+	const T *from[TURNS];
+	uint2 raw[TURNS] = {};
+	mx_device_span span = {};
+#pragma unroll
+	for (uint32_t h = 0; h < TURNS; h++)
+		from[h] = (const T *)a.proj + s.off + (j.head + h) / s.per * s.stride +
+		          (j.head + h) % s.per * s.dim + e;
+	const auto fetch = [&](uint32_t row) {
+#pragma unroll
+		for (uint32_t h = 0; h < TURNS; h++)
+			if (there && row < end)
+				raw[h] = *(const uint2 *)(from[h] + (size_t)row * a.ld_proj);
+	};
+	fetch(first);
+	for (uint32_t row = first; row < end; row++) {
+		uint2 now[TURNS];
+#pragma unroll
+		for (uint32_t h = 0; h < TURNS; h++)
+			now[h] = raw[h];
+		fetch(row + 1);
+		if (row == first || row - span.row >= span.n)
+			span = a.step.spans[a.step.row_span[row]];
+		if (row - span.row >= span.n)
+			continue;
+		const angles by = angles_of(a, s.dim, span.pos + (row - span.row));
+#pragma unroll
+		for (uint32_t h = 0; h < TURNS; h++) {
+			float4 x = load4((const T *)&now[h]);
+			if (there && s.bias)
+				each4(x, [&](float &f, int n) { f += s.bias[(j.head + h) * s.dim + e + n]; });
+			if (s.silu)
+				each4(x, [&](float &f, int) { f = silu_of<T>(f); });
+			if (there && a.feature != MX_RECUR_FEATURE_IDENTITY)
+				each4(x, [&](float &f, int) { f = feature(a.feature, f); });
+			x = turn(x, s.dim, by);
+			float scale = a.scale[j.stream];
+			if (a.norm[j.stream] != MX_RECUR_QK_NONE)
+				scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x)));
+			each4(x, [&](float &f, int) { f = there ? f * scale : 0; });
+			if (e < a.kpad)
+				store4(to + ((size_t)row * s.heads + h) * a.kpad, x);
 		}
 	}
 }
@@ -452,10 +550,23 @@ __global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
 		run_numbers(a, MX_RECUR_BETA, n * 32, first, rows);
 }
 
-/* heads of q, k and v for many rows, and numbers; vectors of factors are left to `heads`. */
-__global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a)
+/* Heads of q and k for many rows, with rotation. */
+__global__ void __launch_bounds__(WARPS * 32, 5) turned(const recur_rows a)
 {
-	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
+	const uint32_t n = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * TURNS;
+	const uint32_t q = a.source[MX_RECUR_Q].heads, k = a.source[MX_RECUR_K].heads;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (n < q + k)
+		run_turned(a, n < q ? job{MX_RECUR_Q, n, 0} : job{MX_RECUR_K, n - q, 0},
+		           blockIdx.y * TURNED_ROWS, TURNED_ROWS);
+}
+
+/* Heads of q, k and v for many rows, and numbers; vectors of factors are left to `heads`, and the
+ * first `skip` heads to `turned`. */
+__global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a, const uint32_t skip)
+{
+	uint32_t n = skip + blockIdx.x * WARPS + (threadIdx.x >> 5);
 	const uint32_t first = blockIdx.y * LOT;
 	const jobs all = jobs_of(a);
 	job j;
@@ -482,6 +593,8 @@ bool many_can(const recur_rows &a)
 	bool can = a.step.n_rows >= 32 * LOT && (!a.conv.channels || a.conv.taps == TAPS);
 	for (int s = 0; s <= MX_RECUR_V; s++)
 		can = can && !(a.source[s].heads && a.source[s].gates);
+	for (int s = 0; s <= MX_RECUR_K && a.inv_freq; s++)
+		can = can && a.source[s].heads % TURNS == 0 && !a.source[s].conv;
 	return can;
 }
 
@@ -494,8 +607,16 @@ template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const r
 	uint32_t skip = 0, all = j.q + j.k + j.v + j.a + j.b;
 	if (sizeof(T) == 2 && !PAIR && many_can(a)) {
 		skip = j.q + j.k + j.v + numbers;
-		const dim3 grid((skip + WARPS - 1) / WARPS, (n + LOT - 1) / LOT);
-		const cudaError_t e = mx_launch(many, grid, dim3(WARPS * 32), 0, stream, a);
+		const uint32_t keys = a.inv_freq ? j.q + j.k : 0, lots = (n + LOT - 1) / LOT;
+		cudaError_t e = cudaSuccess;
+		if (keys)
+			e = mx_launch(
+				turned,
+				dim3((keys / TURNS + WARPS - 1) / WARPS, (n + TURNED_ROWS - 1) / TURNED_ROWS),
+				dim3(WARPS * 32), 0, stream, a);
+		if (e == cudaSuccess && skip > keys)
+			e = mx_launch(many, dim3((skip - keys + WARPS - 1) / WARPS, lots), dim3(WARPS * 32), 0,
+			              stream, a, keys);
 		if (e != cudaSuccess || skip == all)
 			return e;
 		all -= skip;
@@ -509,8 +630,7 @@ template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const r
 bool recur_cuda_heads_can(const struct recur_rows *a)
 {
 	const bool map = a->feature <= MX_RECUR_FEATURE_ELU;
-	if (!map || a->conv.taps > TAPS || a->inv_freq || a->kpad > WIDE || a->ld_proj % 4 ||
-	    a->ld_gates % 4)
+	if (!map || a->conv.taps > TAPS || a->kpad > WIDE || a->ld_proj % 4 || a->ld_gates % 4)
 		return false;
 	for (int s = 0; s <= MX_RECUR_BETA; s++) {
 		const struct recur_source *from = &a->source[s];
@@ -518,7 +638,7 @@ bool recur_cuda_heads_can(const struct recur_rows *a)
 		if (from->heads && !number &&
 		    (from->dim % 4 || from->off % 4 || from->stride % 4 || from->channel % 4))
 			return false;
-		if (from->heads && s <= MX_RECUR_K && from->dim > WIDE)
+		if (from->heads && s <= MX_RECUR_K && (from->dim > WIDE || (a->inv_freq && from->dim % 8)))
 			return false;
 	}
 	return a->conv.channels % 4 == 0 && a->vpad % 4 == 0;

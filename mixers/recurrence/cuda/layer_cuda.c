@@ -84,6 +84,8 @@ static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *
 	s.y = take(&at, rows * c->heads * c->v_dim * sizeof(float));
 	s.out = take(&at, rows * c->heads * d->v_dim * act);
 	s.sums = take(&at, rows * d->share_groups * sizeof(float));
+	if (z->stretches && !c->delta)
+		s.pieces = take(&at, (size_t)RECUR_PIECES * RECUR_PIECE_BYTES);
 	if (z->stretches)
 		s.records = take(&at, notes_bytes(layer, d, z));
 	else if (act == 2 && !channel(d))

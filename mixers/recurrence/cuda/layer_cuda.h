@@ -34,7 +34,7 @@ struct recur_cuda_weights {
 /* Where things are in the step's scratch memory, in bytes from its start; [max_rows, ..] each. */
 struct recur_cuda_scratch {
 	size_t proj, gates, low[MX_RECUR_STREAMS], plain[2], layers[2][2];
-	size_t q, k, v, a, b, y, out, sums, records, bytes;
+	size_t q, k, v, a, b, y, out, sums, records, pieces, bytes;
 };
 
 /* Sizes that follow from a description and a device. */

@@ -6,6 +6,7 @@
 #define WARPS      4
 #define NARROW     512 /* a larger group is computed by a block */
 #define WIDE_WARPS 16
+#define MANY       512 /* rows from which on a warp has several heads of 128 */
 
 namespace
 {
@@ -46,23 +47,46 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32) wide(const recur_out a)
 	                          gates_of<T>(a, row), row, g, threadIdx.x, WIDE_WARPS * 32, sums);
 }
 
-/* Heads of 128 in order, bf16. */
-__global__ void __launch_bounds__(WARPS * 32) heads_of_128(const recur_out a)
+/* True if the row's outputs are bf16: of a long span that recur_cuda_stretch computed. */
+__device__ __forceinline__ bool in_half(const recur_out &a, uint32_t row)
 {
-	const uint32_t at = blockIdx.x * WARPS + (threadIdx.x >> 5), i = (threadIdx.x & 31) * 4;
+	if (!a.half || !a.half_spans)
+		return a.half;
+	const mx_device_span &s = a.half_spans[a.row_span[row]];
+	return s.n >= RECUR_LONG && s.kind != MX_SPAN_DRAFT;
+}
+
+/* Heads of 128 in order, bf16: a warp has EACH heads of a row, all of them read at first. */
+template <int EACH> __global__ void __launch_bounds__(WARPS * 32) heads_of_128(const recur_out a)
+{
+	const uint32_t at = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * EACH;
 	const uint32_t row = at / a.norm.groups, head = at % a.norm.groups;
-	float4 weight = make_float4(1, 1, 1, 1);
-	if (a.norm.weight)
-		weight = load4(a.norm.weight + (a.norm.weight_per_group ? head * 128 : 0) + i);
+	const uint32_t i = head * 128 + (threadIdx.x & 31) * 4;
+	float4 weight[EACH], y[EACH];
+	uint2 gates[EACH];
+#pragma unroll
+	for (uint32_t h = 0; h < EACH; h++)
+		weight[h] =
+			a.norm.weight
+				? load4(a.norm.weight + i % 128 + (a.norm.weight_per_group ? i / 128 + h : 0) * 128)
+				: make_float4(1, 1, 1, 1);
 	mx_pdl_launch();
 	mx_pdl_wait();
 	if (row >= a.n_rows || elsewhere(a, row))
 		return;
-	uint2 gates = make_uint2(0, 0);
-	if (a.norm.gate != MX_RECUR_GATE_NONE)
-		gates = *(const uint2 *)(gates_of<__nv_bfloat16>(a, row) + head * 128 + i);
-	head_of_128(a, row, head, load4(a.y + row * a.ldy + head * 128 + i), weight,
-	            gates_of_128(a, gates));
+	const float *from = a.y + row * a.ldy;
+	const bool half = in_half(a, row);
+#pragma unroll
+	for (uint32_t h = 0; h < EACH; h++) {
+		gates[h] = make_uint2(0, 0);
+		if (a.norm.gate != MX_RECUR_GATE_NONE)
+			gates[h] = *(const uint2 *)(gates_of<__nv_bfloat16>(a, row) + i + h * 128);
+		y[h] = half ? widen4(*(const uint2 *)((const __nv_bfloat16 *)from + i + h * 128))
+		            : load4(from + i + h * 128);
+	}
+#pragma unroll
+	for (uint32_t h = 0; h < EACH; h++)
+		head_of_128(a, row, head + h, y[h], weight[h], gates_of_128(a, gates[h]));
 }
 
 template <typename T, bool PLAIN> cudaError_t launch(cudaStream_t stream, const recur_out &a)
@@ -84,9 +108,12 @@ bool recur_cuda_out_of_128(const struct recur_out *a)
 cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a)
 {
 	const bool plain = in_order(*a);
-	if (act == MX_BF16 && recur_cuda_out_of_128(a))
-		return mx_launch(heads_of_128, dim3((a->n_rows * a->norm.groups + WARPS - 1) / WARPS),
-		                 dim3(WARPS * 32), 0, stream, *a);
+	if (act == MX_BF16 && recur_cuda_out_of_128(a)) {
+		const bool many = a->norm.groups % 4 == 0 && a->n_rows >= MANY;
+		const uint32_t warps = a->n_rows * a->norm.groups / (many ? 4 : 1);
+		return mx_launch(many ? heads_of_128<4> : heads_of_128<1>,
+		                 dim3((warps + WARPS - 1) / WARPS), dim3(WARPS * 32), 0, stream, *a);
+	}
 	if (act == MX_F32)
 		return plain ? launch<float, true>(stream, *a) : launch<float, false>(stream, *a);
 	return plain ? launch<__nv_bfloat16, true>(stream, *a)

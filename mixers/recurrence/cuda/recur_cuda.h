@@ -19,11 +19,14 @@ extern "C" {
 #define RECUR_LONG     32  /* tokens of a span from which on it is long */
 #define RECUR_FEW      9   /* most tokens of a span that recur_cuda_few computes */
 #define RECUR_STRETCH  64  /* tokens of a stretch, see stretch.h */
+#define RECUR_PIECES   512 /* most pieces of a span, over all thread blocks, see stretch.cuh */
 #define RECUR_TAPS     8   /* most taps of a convolution */
 #define RECUR_UNIT     128 /* most columns of a unit */
 #define RECUR_CHANNELS 128 /* channels of a unit of MX_RECUR_CHANNEL */
 #define RECUR_MAX_KEYS 256 /* most elements of a key */
 #define RECUR_MAX_HEAD 256 /* most elements of a head of q and k as projected */
+
+#define RECUR_PIECE_BYTES (33 * 1024)
 
 /* What differs between steps, and what does not but is used by all kernels. */
 struct recur_step {
@@ -117,6 +120,8 @@ struct recur_core {
 	float fixed_b;         /* beta of the delta rule without a stream */
 	const float *skip;     /* [heads] or NULL */
 	float *y;              /* [n_rows, heads * v_dim] */
+	/* recur_cuda_stretch writes outputs in bf16, each row to the first half of its place. */
+	bool y_half;
 	/* bf16: spans of up to `few` tokens but trees are left to recur_cuda_step (1) or
 	 * recur_cuda_few, long ones that stay to recur_cuda_prompt. f32, and long recorded drafts:
 	 * recur_cuda_chunks computes all. */
@@ -128,6 +133,8 @@ struct recur_core {
 	uint32_t n_notes;      /* of recur_cuda_stretch: n_rows / 64 + n_spans * extra_chunks + 1 */
 	uint32_t extra_chunks; /* chunks of a span beyond the sixteenth part of its rows */
 	uint32_t n_long;       /* of recur_cuda_stretch: long spans of the step */
+	void *pieces;          /* likewise, without the delta rule: n_pieces of RECUR_PIECE_BYTES */
+	uint32_t n_pieces;     /* RECUR_PIECES, or 0: spans are not cut into segments */
 };
 
 /* The norm and the gate of outputs. */
@@ -144,6 +151,9 @@ struct recur_out {
 	const uint32_t *row_span;
 	uint32_t few;
 	bool trees;       /* spans may have parents; other kernels leave those to this one */
+	/* recur_core.y_half, if recur_cuda_out_of_128: of which spans, NULL = all. */
+	bool half;
+	const struct mx_device_span *half_spans;
 	const void *gate; /* act [n_rows, ld_gate], placed as `source` says */
 	size_t ld_gate;
 	struct recur_source source;

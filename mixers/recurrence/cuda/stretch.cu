@@ -7,36 +7,22 @@
  *
  * all transposed, so that columns of S are the rows of a warpgroup's products: S, R and U stay in
  * its registers, and B operands are tiles of k, q, T and P as they come from memory. One warpgroup
- * has S; a second one, a stretch behind, computes outputs from what the first hands over; a warp
- * copies the next stretches' operands to shared memory. Scalar factors without the delta rule need
- * no T, and P is little: a fourth warpgroup computes it.
+ * has S; a second one, a stretch behind, computes outputs from what the first hands over; two
+ * warps copy the next stretches' operands to shared memory. Scalar factors without the delta rule
+ * need no T, and P is little: a fourth warpgroup computes it.
  */
 #include <stddef.h>
 
 #include "mixers/recurrence/cuda/stretch.h"
-#include "mixers/recurrence/cuda/stretch_copy.cuh"
+#include "mixers/recurrence/cuda/stretch_state.cuh"
 
-#define BESIDE_FROM 4096 /* rows from which on stretches are prepared beside the chain */
+#define BESIDE_FROM   4096 /* rows from which on stretches are prepared beside the chain */
+#define MOST_SEGMENTS 16
 
 namespace
 {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ __forceinline__ uint32_t pack(float low, float high)
-{
-	const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
-	return *(const uint32_t *)&h;
-}
-
-/* Sums as an operand: step s of 16 columns. */
-template <int N> __device__ __forceinline__ void operand(const float (&d)[N], int s, uint32_t *a)
-{
-	a[0] = pack(d[8 * s], d[8 * s + 1]);
-	a[1] = pack(d[8 * s + 2], d[8 * s + 3]);
-	a[2] = pack(d[8 * s + 4], d[8 * s + 5]);
-	a[3] = pack(d[8 * s + 6], d[8 * s + 7]);
-}
 
 /* The second warpgroup's threads wait for each other. */
 __device__ __forceinline__ void meet_second(void)
@@ -45,14 +31,6 @@ __device__ __forceinline__ void meet_second(void)
 }
 
 /* ---- the first warpgroup: S ---- */
-
-template <int KT>
-__device__ __forceinline__ float4 *state_at(const recur_core &a, const part_of_head &w, int i)
-{
-	const uint32_t warp = threadIdx.x >> 5;
-	return (float4 *)(w.unit + a.unit.S) + ((size_t)(w.unit_col / 16 + warp) * KT * 2 + i) * 32 +
-	       (threadIdx.x & 31);
-}
 
 /* x of the rings, in the delta rule: reads that of old tokens, or writes that of the last stretch.
  */
@@ -75,47 +53,6 @@ __device__ __forceinline__ void ring_x(const recur_core &a, const part_of_head &
 	}
 }
 
-/* The same of v, without the delta rule: as it came. */
-__device__ __forceinline__ void keep_v(const recur_core &a, const part_of_head &w, const stretch &s,
-                                       const uint32_t (&v)[4][4])
-{
-	const uint32_t warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-	uint16_t *ring = (uint16_t *)(w.unit + a.unit.x) + w.unit_col + 16 * warp + g +
-	                 (size_t)ring_of(a, s.from) * a.unit.cols;
-	if (16 * warp >= w.cols)
-		return;
-#pragma unroll
-	for (uint32_t i = 0; i < 8; i++) { /* the first 16 tokens */
-		const uint32_t j = i / 4 * 8 + 2 * t + (i & 1), c = i & 2 ? 8 : 0;
-		const uint32_t two = v[0][i / 2];
-		if (j < s.len)
-			ring[j * a.unit.cols + c] = (uint16_t)(i & 1 ? two >> 16 : two);
-	}
-}
-
-/* Fragments of v: operand step s has tokens 16 s .. */
-__device__ __forceinline__ void load_v(uint32_t at, uint32_t (&v)[4][4])
-{
-	const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-	for (uint32_t s = 0; s < 4; s++) {
-		const uint32_t row = 16 * s + lane / 16 * 8 + lane % 8, c = 2 * warp + lane / 8 % 2;
-		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-		             : "=r"(v[s][0]), "=r"(v[s][1]), "=r"(v[s][2]), "=r"(v[s][3])
-		             : "r"(at + swizzled(row, c))
-		             : "memory");
-	}
-}
-
-__device__ __forceinline__ float low_of(uint32_t two)
-{
-	return __uint_as_float(two << 16);
-}
-__device__ __forceinline__ float high_of(uint32_t two)
-{
-	return __uint_as_float(two & 0xffff0000u);
-}
-
 /* Two pieces of sums as an operand: what the first leaves over. */
 __device__ __forceinline__ void rest(const float (&d)[32], int s, const uint32_t *a, uint32_t *out)
 {
@@ -124,19 +61,23 @@ __device__ __forceinline__ void rest(const float (&d)[32], int s, const uint32_t
 		out[e] = pack(d[8 * s + 2 * e] - low_of(a[e]), d[8 * s + 2 * e + 1] - high_of(a[e]));
 }
 
-/* S by the products of a stretch's factors, one or (d) a vector. */
+/* S at the beginning of this block's segment: of the span, taken through the pieces in front. */
 template <int KT, bool VECTOR>
-__device__ __forceinline__ void decay_state(const float *numbers, const float *d,
+__device__ __forceinline__ void first_state(const recur_core &a, const segments &all,
                                             float (&state)[KT * 8])
 {
-	const float all = numbers[3 * STRETCH];
+	for (uint32_t n = 0; n <= blockIdx.z * all.pieces; n++) {
+		const piece *from = piece_at(a, all, n);
+		if (n)
+			decay_state<KT, VECTOR>(from->d[0], from->d, state);
 #pragma unroll
-	for (int k = 0; k < KT * 2; k++) {
-		float2 f = make_float2(all, all);
-		if (VECTOR)
-			f = *(const float2 *)(d + 8 * k + 2 * (threadIdx.x & 3));
-		state[4 * k] *= f.x, state[4 * k + 1] *= f.y;
-		state[4 * k + 2] *= f.x, state[4 * k + 3] *= f.y;
+		for (int i = 0; i < KT * 2; i++) {
+			const float4 x = from->s[i * GROUP + threadIdx.x];
+			state[4 * i] = n ? state[4 * i] + x.x : x.x;
+			state[4 * i + 1] = n ? state[4 * i + 1] + x.y : x.y;
+			state[4 * i + 2] = n ? state[4 * i + 2] + x.z : x.z;
+			state[4 * i + 3] = n ? state[4 * i + 3] + x.w : x.w;
+		}
 	}
 }
 
@@ -150,7 +91,7 @@ __device__ __forceinline__ void solve(const recur_core &a, const part_of_head &w
                                       uint32_t at_t, const own_numbers &numbers,
                                       const uint32_t (&v)[4][4], float (&x)[32], float (&u)[32])
 {
-	const stretch at = stretch_of(w.all, i);
+	const stretch at = stretch_at(w, i);
 	float f[16], bv[32];
 	uint32_t r[4][4], low[4][4];
 #pragma unroll
@@ -170,7 +111,7 @@ __device__ __forceinline__ void solve(const recur_core &a, const part_of_head &w
 		x[n] = __fmaf_rn(f[n / 4 * 2 + n % 2], x[n], bv[n]);
 	if (at.r0)
 		ring_x<false>(a, w, at, x);
-	if (i + 1 == w.all.n)
+	if (is_last(w, i))
 		ring_x<true>(a, w, at, x);
 #pragma unroll
 	for (int k = 0; k < 4; k++)
@@ -213,7 +154,8 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 			own.gamma[n] = *(const float2 *)(numbers + 8 * n + 2 * t);
 			own.b[n] = *(const float2 *)(numbers + 2 * STRETCH + 8 * n + 2 * t);
 		}
-	if (i + 1 == w.all.n && i && 16 * (threadIdx.x >> 5) < w.cols) /* S as of the slot's border */
+	if (is_last(w, i) && w.from + i &&
+	    16 * (threadIdx.x >> 5) < w.cols) /* as of the slot's border */
 #pragma unroll
 		for (int k = 0; k < KT * 2; k++)
 			*state_at<KT>(a, w, k) =
@@ -236,8 +178,6 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 	if (DELTA)
 		solve(a, w, i, stage + P::t, own, v, x, sums);
 	else {
-		if (i + 1 == w.all.n)
-			keep_v(a, w, stretch_of(w.all, i), v);
 #pragma unroll
 		for (int n = 0; n < 8; n++) {
 			const uint32_t lo = v[n / 2][n % 2 * 2], hi = v[n / 2][n % 2 * 2 + 1];
@@ -245,7 +185,7 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 			sums[4 * n + 2] = low_of(hi), sums[4 * n + 3] = high_of(hi);
 		}
 	}
-	decay_state<KT, VECTOR>(numbers, numbers + (P::d - P::chain_numbers) / 4, state);
+	decay_state<KT, VECTOR>(numbers[3 * STRETCH], numbers + (P::d - P::chain_numbers) / 4, state);
 #pragma unroll
 	for (int n = 0; n < 8; n++)
 		to_end[n] = *(const float2 *)(numbers + STRETCH + 8 * n + 2 * t);
@@ -278,6 +218,35 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 
 /* ---- the second warpgroup: outputs ---- */
 
+/* Outputs of a whole stretch to shared memory at `stage`, for boxes of 32 columns. */
+__device__ __forceinline__ void stage_outputs(unsigned char *stage, const float (&o)[32])
+{
+	const uint32_t n = threadIdx.x % GROUP, warp = n >> 5, g = (n & 31) >> 2, t = n & 3;
+	float *place[4];
+#pragma unroll
+	for (uint32_t e = 0; e < 4; e++) {
+		const uint32_t c = 16 * (warp & 1) + g + (e & 2) * 4;
+		place[e] = (float *)(stage + warp / 2 * MATRIX + swizzled(2 * t + (e & 1), c / 4)) + c % 4;
+	}
+#pragma unroll
+	for (uint32_t e = 0; e < 32; e++)
+		place[e % 4][e / 4 * 256] = o[e];
+}
+
+/* The same in bf16, for one box of 64 columns. */
+__device__ __forceinline__ void stage_halves(uint32_t stage, const float (&o)[32])
+{
+	const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x % GROUP >> 5;
+	const uint32_t at = stage + swizzled(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+	for (uint32_t m = 0; m < 4; m++) /* 16 tokens; rows of 1024 bytes do not change the swizzle */
+		asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+						 at + m * 2048),
+		             "r"(pack(o[8 * m], o[8 * m + 1])), "r"(pack(o[8 * m + 2], o[8 * m + 3])),
+		             "r"(pack(o[8 * m + 4], o[8 * m + 5])), "r"(pack(o[8 * m + 6], o[8 * m + 7]))
+		             : "memory");
+}
+
 /* Writes outputs: by boxes through shared memory at `stage`, which products have read, or as they
  * are. */
 __device__ __forceinline__ void write_outputs(const recur_core &a, const tensors &maps,
@@ -289,36 +258,36 @@ __device__ __forceinline__ void write_outputs(const recur_core &a, const tensors
 	if (maps.y_too && is_whole(at) && w.col + COLS <= a.v_dim) {
 		const uint32_t to = (uint32_t)__cvta_generic_to_shared(stage);
 		meet_second(); /* all warps' products are done */
-		float *place[4];
-#pragma unroll
-		for (uint32_t e = 0; e < 4; e++) {
-			const uint32_t c = 16 * (warp & 1) + g + (e & 2) * 4;
-			place[e] =
-				(float *)(stage + warp / 2 * MATRIX + swizzled(2 * t + (e & 1), c / 4)) + c % 4;
-		}
-#pragma unroll
-		for (uint32_t e = 0; e < 32; e++)
-			place[e % 4][e / 4 * 256] = o[e];
+		if (a.y_half)
+			stage_halves(to, o);
+		else
+			stage_outputs(stage, o);
 		stores_done();
 		meet_second();
 		if (n == 0) {
 			const uint32_t x = w.head * a.v_dim + w.col;
 			copy_box_out(&maps.y, x, (uint32_t)row, to);
-			copy_box_out(&maps.y, x + 32, (uint32_t)row, to + MATRIX);
+			if (!a.y_half)
+				copy_box_out(&maps.y, x + 32, (uint32_t)row, to + MATRIX);
 			boxes_commit();
 		}
 		return;
 	}
 	const uint32_t c = w.col + 16 * warp + g;
-	float *y = a.y + (row * a.heads + w.head) * (int64_t)a.v_dim + c;
 	const size_t ld = (size_t)a.heads * a.v_dim;
+	float *y = a.y + row * (int64_t)ld;
+	const uint32_t first = w.head * a.v_dim + c;
 	const bool low = 16 * warp < w.cols && c < a.v_dim;
 	const bool high = 16 * warp < w.cols && c + 8 < a.v_dim;
 #pragma unroll
 	for (uint32_t e = 0; e < 32; e++) {
-		const uint32_t j = e / 4 * 8 + 2 * t + (e & 1);
-		if (j >= at.r0 && j < at.len && (e & 2 ? high : low))
-			y[j * ld + (e & 2 ? 8 : 0)] = o[e];
+		const uint32_t j = e / 4 * 8 + 2 * t + (e & 1), i = first + (e & 2 ? 8 : 0);
+		if (j < at.r0 || j >= at.len || !(e & 2 ? high : low))
+			continue;
+		if (a.y_half)
+			((T *)(y + j * ld))[i] = __float2bfloat16_rn(o[e]);
+		else
+			y[j * ld + i] = o[e];
 	}
 }
 
@@ -377,7 +346,7 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 {
 	typedef plan<KT, DELTA, VECTOR> P;
 	const uint4 *hands = (const uint4 *)(memory + P::at_hand) + threadIdx.x % GROUP;
-	const uint32_t n = w.all.n, t = threadIdx.x & 3;
+	const uint32_t n = w.n, t = threadIdx.x & 3;
 	for (uint32_t i = 0; i <= n; i++) {
 		meet<P::working>(); /* stretch i - 1 has been handed over */
 		if (threadIdx.x % GROUP < 32) {
@@ -385,11 +354,11 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 			outputs_written();
 		}
 		if (i) {
-			const uint32_t last = (i - 1) % STAGES, stage = P::at_outputs + last * P::outputs;
+			const uint32_t last = (i - 1) % P::out_depth, stage = P::at_outputs + last * P::outputs;
 			const uint32_t p = P::plain ? P::at_p + (i - 1) % 2 * P::p_bytes : stage + P::keys;
 			const uint32_t numbers = P::plain ? p + MATRIX : stage + P::out_numbers;
 			float o[32], gamma[16];
-			barrier_wait(base + P::at_bars + (P::depth + last) * 8, (i - 1) / STAGES & 1);
+			barrier_wait(base + P::at_bars + (P::depth + last) * 8, (i - 1) / P::out_depth & 1);
 #pragma unroll
 			for (int m = 0; m < 8; m++) {
 				const float2 f = *(const float2 *)(memory + numbers + 4 * (8 * m + 2 * t));
@@ -397,7 +366,7 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 			}
 			output<KT, P::plain>(base + stage, base + p, gamma,
 			                     hands + (i - 1) % 2 * (P::hand / 16), o);
-			write_outputs(a, maps, w, stretch_of(w.all, i - 1), memory + stage, o);
+			write_outputs(a, maps, w, stretch_at(w, i - 1), memory + stage, o);
 		}
 	}
 	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
@@ -414,7 +383,7 @@ __device__ __forceinline__ void weigh(const recur_core &a, const part_of_head &w
 	const uint32_t warp = threadIdx.x % GROUP >> 5, g = (threadIdx.x & 31) >> 2,
 				   t = threadIdx.x & 3;
 	const uint32_t r = 16 * warp + g;
-	const stretch x = stretch_of(w.all, i);
+	const stretch x = stretch_at(w, i);
 	const float skip = a.skip ? a.skip[w.head] : 0, sum[2] = {numbers[r], numbers[r + 8]};
 	unsigned char *to = p + r * 128 + 4 * t;
 	float c[32];
@@ -462,12 +431,12 @@ __device__ __forceinline__ void weigh_all(const recur_core &a, const part_of_hea
                                           unsigned char *memory, uint32_t base)
 {
 	typedef plan<KT, DELTA, VECTOR> P;
-	for (uint32_t i = 0; i < w.all.n; i++) {
+	for (uint32_t i = 0; i < w.n; i++) {
 		meet<P::working>(); /* operands of stretch i are there, and P of i - 2 has been read */
 		const uint32_t stage = i % P::depth * P::chain;
 		barrier_wait(base + P::at_bars + i % P::depth * 8, i / P::depth & 1);
-		barrier_wait(base + P::at_bars + (P::depth + i % STAGES) * 8, i / STAGES & 1);
-		weigh<KT>(a, w, i, base + P::at_outputs + i % STAGES * P::outputs, base + stage,
+		barrier_wait(base + P::at_bars + (P::depth + i % P::out_depth) * 8, i / P::out_depth & 1);
+		weigh<KT>(a, w, i, base + P::at_outputs + i % P::out_depth * P::outputs, base + stage,
 		          (const float *)(memory + stage + P::chain_numbers),
 		          memory + P::at_p + i % 2 * P::p_bytes);
 	}
@@ -478,33 +447,30 @@ __device__ __forceinline__ void weigh_all(const recur_core &a, const part_of_hea
 
 template <int KT, bool DELTA, bool VECTOR>
 __global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
-	stretches(const recur_core a, const __grid_constant__ tensors maps, const bool beside)
+	stretches(const recur_core a, const __grid_constant__ tensors maps, const segments all,
+              const bool beside)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	typedef plan<KT, DELTA, VECTOR> P;
 	extern __shared__ unsigned char memory[];
-	const uint32_t per_unit = (a.unit.cols + COLS - 1) / COLS, unit = blockIdx.x / per_unit;
 	part_of_head w;
-	w.span = a.step.spans[blockIdx.y];
+	const bool cut = !DELTA && all.n > 1;
+	const bool is_there = find_part(a, &w);
 	mx_pdl_launch();
-	if (!is_long(w.span)) {
+	if (is_there && cut)
+		take_pieces(all, blockIdx.z * all.pieces, all.pieces, &w);
+	if (!is_there || !w.n) {
 		if (!beside) /* else the long span's blocks do */
 			mx_pdl_wait();
 		return;
 	}
-	w.unit = a.step.slot_base + w.span.slot * a.step.slot_stride + unit * a.unit.bytes;
-	w.head = unit / a.unit.per_head;
-	w.unit_col = blockIdx.x % per_unit * COLS;
-	w.col = unit % a.unit.per_head * a.unit.cols + w.unit_col;
-	w.cols = a.unit.cols - w.unit_col < COLS ? a.unit.cols - w.unit_col : COLS;
-	w.all = divide(w.span, *(const volatile uint32_t *)w.unit);
 	w.beside = beside;
 
 	const uint32_t start = (uint32_t)__cvta_generic_to_shared(memory);
-	const uint32_t base = (start + 1023) / 1024 * 1024, n = w.all.n;
+	const uint32_t base = (start + 1023) / 1024 * 1024, n = w.n;
 	unsigned char *at = memory + (base - start);
 	if (threadIdx.x == 0) {
-		for (uint32_t i = 0; i < 2 * STAGES; i++)
+		for (uint32_t i = 0; i < P::bars; i++)
 			barrier_init(base + P::at_bars + 8 * i);
 		barriers_ready();
 	}
@@ -515,16 +481,12 @@ __global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
 		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(P::for_state));
 		float state[KT * 8];
 		uint4 *hands = (uint4 *)(at + P::at_hand) + threadIdx.x;
-#pragma unroll
-		for (int i = 0; i < KT * 2; i++) {
-			float4 x = make_float4(0, 0, 0, 0);
-			if (16 * (threadIdx.x >> 5) < w.cols)
-				x = *state_at<KT>(a, w, i);
-			state[4 * i] = x.x, state[4 * i + 1] = x.y;
-			state[4 * i + 2] = x.z, state[4 * i + 3] = x.w;
-		}
+		if (!cut)
+			load_state<KT>(a, w, state);
 		if (!beside)
 			mx_pdl_wait();
+		if (cut)
+			first_state<KT, VECTOR>(a, all, state);
 		for (uint32_t i = 0; i < n; i++) {
 			meet<P::working>(); /* operands of stretch i are there, and the buffer of i - 2 has been
 			                       read */
@@ -552,19 +514,22 @@ __global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
 		if (!beside)
 			mx_pdl_wait();
 		if (threadIdx.x < 2 * GROUP + 32)
-			copy_all<KT, DELTA, VECTOR>(a, maps, w, base);
-		else if (P::plain && threadIdx.x < 2 * GROUP + 64)
-			number_all<KT, DELTA, VECTOR>(a, w, at);
+			copy_all<P, false>(a, maps, w, base);
+		else if (threadIdx.x < 2 * GROUP + 64)
+			copy_all<P, true>(a, maps, w, base);
+		else if (P::plain && threadIdx.x < 2 * GROUP + 96)
+			number_all<P>(a, w, at);
 	}
 	if (beside)
 		mx_pdl_wait(); /* so that the next kernel's wait is one for all before it */
 #else
-	(void)a, (void)maps, (void)beside;
+	(void)a, (void)maps, (void)all, (void)beside;
 	__trap(); /* never launched: recur_cuda_stretch_can is false */
 #endif
 }
 
-/* What the rings keep of a span, but for x; the border, and inputs of convolutions. */
+/* What the rings keep of a span, but for x of the delta rule; the border, and inputs of
+ * convolutions. */
 __global__ void __launch_bounds__(Q * 32) keep(const recur_core a)
 {
 	const mx_device_span span = a.step.spans[blockIdx.y];
@@ -586,6 +551,10 @@ __global__ void __launch_bounds__(Q * 32) keep(const recur_core a)
 		if (lane < parts)
 			((uint4 *)(unit + a.unit.k))[entry * parts + lane] =
 				((const uint4 *)a.k)[(row * a.k_heads + hk) * parts + lane];
+		if (!a.delta && lane < a.unit.cols / 8)
+			((uint4 *)(unit + a.unit.x))[entry * (a.unit.cols / 8) + lane] =
+				((const uint4 *)a.v)[(row * a.v_heads + shared_head(head, a.per_v)) * a.vpad / 8 +
+			                         (blockIdx.x % a.unit.per_head) * a.unit.cols / 8 + lane];
 		if (a.delta && lane < Q)
 			((float *)(unit + a.unit.t))[entry * Q + lane] = last->t16[j * Q + lane];
 		if (a.vector)
@@ -629,10 +598,11 @@ cudaError_t find_encode(void)
 	return cudaSuccess;
 }
 
-/* Describes rows of `cols` elements, of which 64 of 128 bytes are copied at once. */
-bool describe(CUtensorMap *out, const void *at, uint32_t cols, uint32_t rows, bool f32)
+/* Describes rows of `cols` elements, `ld` bytes apart, of which 64 of 128 bytes are copied at once.
+ */
+bool describe(CUtensorMap *out, const void *at, uint32_t cols, uint32_t rows, size_t ld, bool f32)
 {
-	const cuuint64_t size[] = {cols, rows}, stride[] = {cols * (f32 ? sizeof(float) : sizeof(T))};
+	const cuuint64_t size[] = {cols, rows}, stride[] = {ld};
 	const cuuint32_t box[] = {f32 ? 32u : 64u, STRETCH}, step[] = {1, 1};
 	return encode(out, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
 	              (void *)at, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -640,40 +610,74 @@ bool describe(CUtensorMap *out, const void *at, uint32_t cols, uint32_t rows, bo
 	              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+uint32_t multiprocessors(void)
+{
+	int device = 0, sms = 0;
+	if (cudaGetDevice(&device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+		return 0;
+	return (uint32_t)sms;
+}
+
+/* Returns how one long span, of whose chain there are `blocks` blocks, is cut: so that a
+ * multiprocessor has the fewest stretches. In stretches of a chain, a piece's take a sixth, since
+ * memory bounds them; another launch takes four, and four entries one. */
+segments cut_of(uint32_t blocks, const recur_core &a)
+{
+	const uint32_t sms = multiprocessors(), n = a.step.n_rows / STRETCH;
+	segments best = {1, 1};
+	if (a.n_long != 1 || !sms)
+		return best;
+	uint32_t least = (blocks + sms - 1) / sms * n;
+	for (uint32_t i = 2; i <= MOST_SEGMENTS; i++) {
+		const uint32_t waves = (i * blocks + sms - 1) / sms, most = n / (4 * i);
+		const uint32_t pieces = 2 * sms / ((i - 1) * blocks), fewer = pieces < most ? pieces : most;
+		const segments all = {i, fewer ? fewer : 1};
+		const uint32_t cost = waves * ((n + i - 1) / i) + n * (i - 1) / i * blocks / (3 * sms) +
+		                      waves + entries_of(all) / 4 + 4;
+		if (cost < least && entries_of(all) * blocks <= a.n_pieces)
+			least = cost, best = all;
+	}
+	return best;
+}
+
 /* Returns how many multiprocessors prepare what `blocks` blocks of a span's chain, one a
  * multiprocessor, read at the same time; 0: chain needs most of them, is short or is of several
  * spans, and runs afterwards. */
 uint32_t beside_of(uint32_t blocks, uint32_t n_long, uint32_t n_rows)
 {
-	int device = 0, sms = 0;
-	if (n_long != 1 || n_rows < BESIDE_FROM || cudaGetDevice(&device) != cudaSuccess ||
-	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+	const uint32_t sms = multiprocessors();
+	if (n_long != 1 || n_rows < BESIDE_FROM)
 		return 0;
-	return 2 * blocks <= (uint32_t)sms ? (uint32_t)sms - blocks : 0;
+	return 2 * blocks <= sms ? sms - blocks : 0;
 }
 
 template <int KT, bool DELTA, bool VECTOR>
 cudaError_t launch(cudaStream_t stream, const recur_core &a)
 {
 	const uint32_t per_unit = (a.unit.cols + COLS - 1) / COLS, units = a.heads * a.unit.per_head;
-	const uint32_t beside =
-		DELTA && !VECTOR ? beside_of(units * per_unit, a.n_long, a.step.n_rows) : 0;
+	const uint32_t blocks = units * per_unit;
+	const uint32_t beside = DELTA && !VECTOR ? beside_of(blocks, a.n_long, a.step.n_rows) : 0;
+	const segments all = DELTA ? segments{1, 1} : cut_of(blocks, a);
 	tensors maps = {};
 	cudaError_t e = cudaSuccess;
-	if (!describe(&maps.k, a.k, a.k_heads * a.kpad, a.step.n_rows, false) ||
-	    !describe(&maps.q, a.q, a.q_heads * a.kpad, a.step.n_rows, false) ||
-	    !describe(&maps.v, a.v, a.v_heads * a.vpad, a.step.n_rows, false))
+	const uint32_t k = a.k_heads * a.kpad, q = a.q_heads * a.kpad, v = a.v_heads * a.vpad;
+	const uint32_t y = a.heads * a.v_dim, n = a.step.n_rows;
+	if (!describe(&maps.k, a.k, k, n, k * sizeof(T), false) ||
+	    !describe(&maps.q, a.q, q, n, q * sizeof(T), false) ||
+	    !describe(&maps.v, a.v, v, n, v * sizeof(T), false))
 		return cudaErrorInvalidValue;
-	maps.y_too =
-		a.v_dim % COLS == 0 && describe(&maps.y, a.y, a.heads * a.v_dim, a.step.n_rows, true);
+	maps.y_too = a.v_dim % COLS == 0 && describe(&maps.y, a.y, y, n, y * sizeof(float), !a.y_half);
 	if (VECTOR)
 		e = recur_cuda_stretch_vectors(stream, &a);
 	else if (DELTA)
 		e = recur_cuda_stretch_scores(stream, &a, beside);
+	if (e == cudaSuccess && !DELTA && all.n > 1)
+		e = recur_cuda_stretch_pieces(stream, &a, &maps, all.n, all.pieces);
 	if (e == cudaSuccess)
-		e = mx_launch(stretches<KT, DELTA, VECTOR>, dim3(units * per_unit, a.step.n_spans),
+		e = mx_launch(stretches<KT, DELTA, VECTOR>, dim3(blocks, a.step.n_spans, all.n),
 		              dim3(plan<KT, DELTA, VECTOR>::threads), plan<KT, DELTA, VECTOR>::bytes,
-		              stream, a, maps, beside > 0);
+		              stream, a, maps, all, beside > 0);
 	if (e == cudaSuccess)
 		e = mx_launch(keep, dim3(units, a.step.n_spans), dim3(Q * 32), 0, stream, a);
 	return e;
@@ -714,6 +718,8 @@ template <int KT> static cudaError_t opt_in_for(bool vector)
 {
 	cudaError_t e = vector ? recur_cuda_stretch_vectors_prepare(KT * 16)
 	                       : recur_cuda_stretch_scores_prepare(KT * 16);
+	if (e == cudaSuccess)
+		e = recur_cuda_stretch_pieces_prepare(KT * 16, vector);
 	if (e == cudaSuccess)
 		e = vector ? opt_in<KT, true, true>() : opt_in<KT, true, false>();
 	if (e == cudaSuccess)

@@ -41,6 +41,18 @@ struct stretch {
 	uint32_t from, len, r0;
 };
 
+/* How a step's one long span is cut where there is no delta rule: into n segments, which thread
+ * blocks compute at the same time, each of so many pieces, of which S is added up first. */
+struct segments {
+	uint32_t n, pieces;
+};
+
+/* Entries that are kept of a thread block's columns: S, and all pieces but the last segment's. */
+__host__ __device__ __forceinline__ uint32_t entries_of(const segments &all)
+{
+	return 1 + (all.n - 1) * all.pieces;
+}
+
 /* How a long span is divided. */
 struct division {
 	uint32_t pos, border, first, next, end; /* first: where stretches of 64 begin */

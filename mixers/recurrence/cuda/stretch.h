@@ -32,6 +32,13 @@ cudaError_t recur_cuda_stretch_scores_prepare(uint32_t kpad);
 cudaError_t recur_cuda_stretch_vectors(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_stretch_vectors_prepare(uint32_t kpad);
 
+/* Without the delta rule, of a span that is cut into segments: what all pieces but those of the
+ * last segment add to S, to a->pieces. maps: struct tensors of stretch_copy.cuh; pieces: of a
+ * segment. */
+cudaError_t recur_cuda_stretch_pieces(cudaStream_t stream, const struct recur_core *a,
+                                      const void *maps, uint32_t segments, uint32_t pieces);
+cudaError_t recur_cuda_stretch_pieces_prepare(uint32_t kpad, bool vector);
+
 #ifdef __cplusplus
 }
 #endif

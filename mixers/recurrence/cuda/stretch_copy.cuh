@@ -21,11 +21,12 @@ typedef __nv_bfloat16 T;
 /* Shared memory. `chain`: k, v, T of a stretch, k_from with vectors of factors, numbers; `outputs`:
  * q, P and numbers. plain: P and numbers are computed here. */
 template <int KT, bool DELTA, bool VECTOR> struct plan {
-	static constexpr bool plain = !DELTA && !VECTOR;
+	static constexpr int keys_16 = KT;
+	static constexpr bool delta = DELTA, vector = VECTOR, plain = !DELTA && !VECTOR;
 	/* Registers are given to warpgroups: of S, outputs, copies and, if they are computed here,
-	 * scores. Of the warpgroup of copies one warp does something, or two, one for numbers. */
+	 * scores. Of the warpgroup of copies two warps do something, or three, one for numbers. */
 	static constexpr uint32_t threads = (plain ? 4 : 3) * GROUP;
-	static constexpr uint32_t working = threads - GROUP + (plain ? 64 : 32);
+	static constexpr uint32_t working = threads - GROUP + (plain ? 96 : 64);
 	static constexpr int for_state = plain ? 160 : 240, for_outputs = plain ? 152 : 160;
 	static constexpr uint32_t keys = STRETCH * KT * 32; /* bytes of k or q */
 	static constexpr uint32_t v = keys, t = v + MATRIX;
@@ -36,16 +37,32 @@ template <int KT, bool DELTA, bool VECTOR> struct plan {
 	/* outputs in f32 take the place of q, or of q and P: 16 KiB */
 	static constexpr uint32_t out_numbers = keys + (plain && KT > 4 ? 0 : MATRIX);
 	static constexpr uint32_t outputs = out_numbers + (plain ? 0 : NOTE_NUMBERS);
-	/* stages of `chain`; of `outputs` there are STAGES */
-	static constexpr uint32_t depth = VECTOR && DELTA ? 2 : STAGES;
+	static constexpr uint32_t depth = VECTOR && DELTA ? 2 : STAGES; /* stages of `chain` */
+	static constexpr uint32_t out_depth = plain ? 4 : STAGES;       /* of `outputs` */
 	/* handed over: S and U as operands, 16 bytes a thread and step */
 	static constexpr uint32_t hand = (KT + STRETCH / 16) * GROUP * 16;
-	static constexpr uint32_t at_outputs = depth * chain, at_p = at_outputs + STAGES * outputs;
+	static constexpr uint32_t at_outputs = depth * chain, at_p = at_outputs + out_depth * outputs;
 	static constexpr uint32_t p_bytes = MATRIX + 1024; /* plain: P and gamma, two of them */
 	static constexpr uint32_t at_hand = at_p + (plain ? 2 * p_bytes : 0);
 	static constexpr uint32_t at_bars = at_hand + 2 * hand;
-	static constexpr uint32_t bytes = at_bars + 2 * STAGES * 8 + 1024; /* begins at 1024 n */
+	static constexpr uint32_t bars = depth + out_depth;
+	static constexpr uint32_t bytes = at_bars + bars * 8 + 1024; /* begins at 1024 n */
 	static_assert(bytes <= 232448, "more shared memory than a thread block can have");
+};
+
+/* The same of a thread block that adds up a piece of a span (stretch_pieces.cu). */
+template <int KT, bool VECTOR> struct piece_plan {
+	static constexpr int keys_16 = KT;
+	static constexpr bool delta = false, vector = VECTOR, plain = !VECTOR;
+	static constexpr uint32_t threads = GROUP + 64, working = GROUP + (plain ? 64 : 32);
+	static constexpr uint32_t keys = STRETCH * KT * 32;
+	static constexpr uint32_t v = keys, t = v + MATRIX, chain_numbers = t;
+	static constexpr uint32_t d = chain_numbers + NOTE_NUMBERS;
+	static constexpr uint32_t k_from = d + (VECTOR ? 1024 : 0), chain = k_from;
+	static constexpr uint32_t depth = 4;
+	static constexpr uint32_t at_bars = depth * chain;
+	static constexpr uint32_t bytes = at_bars + depth * 8 + 1024;
+	static_assert(2 * (bytes + 1024) <= 233472, "a multiprocessor has two");
 };
 
 /* Tensors of a step, for copies of 64 rows of 128 bytes, swizzled. y_too: y can be one. */
@@ -58,10 +75,21 @@ struct tensors {
 struct part_of_head {
 	mx_device_span span;
 	division all;
+	uint32_t from, n;                   /* its first stretch, and how many it computes */
 	uint32_t head, col, unit_col, cols; /* first column of the head, of the unit; columns */
 	unsigned char *unit;
 	bool beside; /* notes are still being written */
 };
+
+/* Stretch i of a thread block's. */
+__device__ __forceinline__ stretch stretch_at(const part_of_head &w, uint32_t i)
+{
+	return stretch_of(w.all, w.from + i);
+}
+__device__ __forceinline__ bool is_last(const part_of_head &w, uint32_t i)
+{
+	return w.from + i + 1 == w.all.n;
+}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -103,7 +131,7 @@ __device__ __forceinline__ sources sources_of(const recur_core &a, const part_of
 	s.ring_k = (const T *)(w.unit + a.unit.k);
 	s.ring_v = (const T *)(w.unit + a.unit.x) + w.unit_col;
 	s.ld_note = (size_t)a.heads * a.note_bytes;
-	s.notes = (const unsigned char *)note_at(a, first_note(a, w.span, blockIdx.y), w.head);
+	s.notes = (const unsigned char *)note_at(a, first_note(a, w.span, blockIdx.y) + w.from, w.head);
 	return s;
 }
 
@@ -153,20 +181,21 @@ __device__ __forceinline__ void wait_done(const unsigned char *from, size_t ld, 
 }
 
 /* Begins the copies of stretch i. */
-template <int KT, bool DELTA, bool VECTOR>
+template <typename P>
 __device__ __forceinline__ void fetch_chain(const recur_core &a, const tensors &maps,
                                             const part_of_head &w, const sources &s, uint32_t base,
                                             uint32_t i)
 {
-	typedef plan<KT, DELTA, VECTOR> P;
-	const stretch x = stretch_of(w.all, i);
+	constexpr int KT = P::keys_16;
+	constexpr bool DELTA = P::delta, VECTOR = P::vector;
+	const stretch x = stretch_at(w, i);
 	const vector_note<KT> *from = (const vector_note<KT> *)(s.notes + i * s.ld_note);
 	const uint32_t stage = i % P::depth * P::chain, to = base + stage, lane = threadIdx.x & 31;
 	const uint32_t bar = base + P::at_bars + i % P::depth * 8;
 	const uint32_t row = w.span.row + x.from - w.span.pos;
 	const bool whole = is_whole(x), boxes = whole && !VECTOR;
 	if (DELTA && !VECTOR && w.beside && i % LOOK == 0)
-		wait_done((const unsigned char *)from, s.ld_note, w.all.n - i < LOOK ? w.all.n - i : LOOK);
+		wait_done((const unsigned char *)from, s.ld_note, w.n - i < LOOK ? w.n - i : LOOK);
 	if (lane == 0) {
 		barrier_expect(bar, (whole ? MATRIX : 0) + (whole || VECTOR ? P::keys : 0) +
 		                        (P::plain ? 0 : P::chain - P::t));
@@ -199,17 +228,20 @@ __device__ __forceinline__ void fetch_chain(const recur_core &a, const tensors &
 	             DELTA ? NULL : s.ring_v + (size_t)entry * a.unit.cols, a.unit.cols, x, w.cols / 8);
 }
 
-template <int KT, bool DELTA, bool VECTOR>
+template <typename P>
 __device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors &maps,
                                               const part_of_head &w, const sources &s,
                                               uint32_t base, uint32_t i)
 {
-	typedef plan<KT, DELTA, VECTOR> P;
-	const stretch x = stretch_of(w.all, i);
+	constexpr int KT = P::keys_16;
+	constexpr bool VECTOR = P::vector;
+	const stretch x = stretch_at(w, i);
 	const vector_note<KT> *from = (const vector_note<KT> *)(s.notes + i * s.ld_note);
-	const uint32_t to = base + P::at_outputs + i % STAGES * P::outputs;
-	const uint32_t bar = base + P::at_bars + (P::depth + i % STAGES) * 8;
+	const uint32_t to = base + P::at_outputs + i % P::out_depth * P::outputs;
+	const uint32_t bar = base + P::at_bars + (P::depth + i % P::out_depth) * 8;
 	const bool whole = is_whole(x);
+	if (P::delta && !VECTOR && w.beside && i % LOOK == 0)
+		wait_done((const unsigned char *)from, s.ld_note, w.n - i < LOOK ? w.n - i : LOOK);
 	if ((threadIdx.x & 31) == 0) {
 		barrier_expect(bar,
 		               (whole || VECTOR ? P::keys : 0) + (P::plain ? 0 : MATRIX + NOTE_NUMBERS));
@@ -232,16 +264,15 @@ __device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors
 
 /* Writes the numbers of stretch i from `x`, and reads what the next one's are made of: it arrives
  * while this stretch is computed. */
-template <int KT, bool DELTA, bool VECTOR>
+template <typename P>
 __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of_head &w,
                                               unsigned char *memory, uint32_t i, pair_inputs &x)
 {
-	typedef plan<KT, DELTA, VECTOR> P;
 	float *out = (float *)(memory + i % P::depth * P::chain + P::chain_numbers);
 	const uint32_t lane = threadIdx.x & 31;
 	const pair_numbers n = numbers_of(a, x);
-	if (i + 1 < w.all.n)
-		x = inputs_of(a, w.span, stretch_of(w.all, i + 1), w.unit, w.head);
+	if (i + 1 < w.n)
+		x = inputs_of(a, w.span, stretch_at(w, i + 1), w.unit, w.head);
 	*(float2 *)(out + 2 * lane) = n.sum;
 	*(float2 *)(out + STRETCH + 2 * lane) = n.to_end;
 	*(float2 *)(out + 2 * STRETCH + 2 * lane) = n.b;
@@ -250,42 +281,46 @@ __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of
 }
 
 /* A warp writes the numbers of all stretches, as early as k and v are copied. */
-template <int KT, bool DELTA, bool VECTOR>
+template <typename P>
 __device__ __forceinline__ void number_all(const recur_core &a, const part_of_head &w,
                                            unsigned char *memory)
 {
-	typedef plan<KT, DELTA, VECTOR> P;
-	const uint32_t n = w.all.n;
-	pair_inputs inputs = inputs_of(a, w.span, stretch_of(w.all, 0), w.unit, w.head);
+	const uint32_t n = w.n;
+	pair_inputs inputs = inputs_of(a, w.span, stretch_at(w, 0), w.unit, w.head);
 	for (uint32_t i = 0; i + 1 < P::depth && i < n; i++)
-		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i, inputs);
+		write_numbers<P>(a, w, memory, i, inputs);
 	for (uint32_t i = 0; i <= n; i++) {
 		meet<P::working>();
 		if (i + P::depth - 1 < n)
-			write_numbers<KT, DELTA, VECTOR>(a, w, memory, i + P::depth - 1, inputs);
+			write_numbers<P>(a, w, memory, i + P::depth - 1, inputs);
 	}
 }
 
-template <int KT, bool DELTA, bool VECTOR>
+/* A warp copies what the chain takes, or (OUTPUTS) what outputs take. */
+template <typename P, bool OUTPUTS>
 __device__ __forceinline__ void copy_all(const recur_core &a, const tensors &maps,
                                          const part_of_head &w, uint32_t base)
 {
-	typedef plan<KT, DELTA, VECTOR> P;
+	/* how far ahead: of outputs the place of the stretch before the last one is still written */
+	constexpr uint32_t ahead = OUTPUTS ? P::out_depth - 2 : P::depth - 1;
 	const sources from = sources_of(a, w);
-	const uint32_t n = w.all.n;
-	for (uint32_t i = 0; i + 1 < P::depth; i++)
-		if (i < n)
-			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
-	fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, 0);
-	for (uint32_t i = 0; i <= n; i++) {
+	const auto fetch = [&](uint32_t i) {
+		if (i >= w.n)
+			return;
+		if (OUTPUTS)
+			fetch_outputs<P>(a, maps, w, from, base, i);
+		else
+			fetch_chain<P>(a, maps, w, from, base, i);
+	};
+	for (uint32_t i = 0; i < ahead; i++)
+		fetch(i);
+	for (uint32_t i = 0; i <= w.n; i++) {
 		asm volatile("cp.async.wait_all;" ::: "memory"); /* of stretches that are not whole */
 		stores_done();
 		meet<P::working>();
-		if (i + P::depth - 1 < n)
-			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i + P::depth - 1);
-		wait_written();
-		if (i + 1 < n)
-			fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, i + 1);
+		if (OUTPUTS)
+			wait_written(); /* the place of stretch i - 2 is free */
+		fetch(i + ahead);
 	}
 }
 

@@ -24,6 +24,7 @@
 #include "tests/rng.h"
 
 #define TOLERANCE 5e-3
+#define CUT       1e-3 /* a span in segments beside the same span in one */
 #define TEXTS     3
 #define STEPS     3
 
@@ -110,6 +111,102 @@ static const struct layer layers[] = {
      false,
      USUAL,
      {{5, 16, 41}, {0, 0, 5000}, {5, 16, 1}}},
+	{"simple GLA, one long span", /* in segments, as the following ones */
+     4,
+     2,
+     128,
+     128,
+     MX_RECUR_SCALAR,
+     false,
+     false,
+     false,
+     false,
+     USUAL,
+     {{5, 16, 1}, {0, 4300, 0}, {5, 16, 1}}},
+	{"simple GLA, odd factors, one long span in the middle of a chunk",
+     2,
+     2,
+     64,
+     48,
+     MX_RECUR_SCALAR,
+     false,
+     false,
+     false,
+     false,
+     FACTORS,
+     {{5, 16, 41}, {0, 0, 3100}, {5, 16, 1}}},
+	{"RetNet, one long span",
+     4,
+     4,
+     128,
+     64,
+     MX_RECUR_SCALAR,
+     false,
+     false,
+     false,
+     true,
+     USUAL,
+     {{0, 0, 1}, {2000, 0, 0}, {5, 16, 1}}},
+	{"linear attention of two sizes, one long span",
+     2,
+     2,
+     128,
+     64,
+     MX_RECUR_NO_DECAY,
+     false,
+     false,
+     false,
+     false,
+     SIZES,
+     {{70, 0, 1}, {1024, 0, 0}, {5, 16, 1}}},
+	{"Mamba-2, one long span",
+     6,
+     1,
+     128,
+     64,
+     MX_RECUR_SCALAR,
+     false,
+     true,
+     true,
+     false,
+     USUAL,
+     {{17, 0, 1}, {2111, 0, 0}, {5, 16, 1}}},
+	{"simple GLA, not a number, one long span",
+     4,
+     2,
+     128,
+     64,
+     MX_RECUR_SCALAR,
+     false,
+     false,
+     false,
+     false,
+     NANS,
+     {{17, 0, 1}, {1500, 0, 0}, {5, 16, 1}}},
+	{"GLA, one long span",
+     2,
+     2,
+     128,
+     128,
+     MX_RECUR_VECTOR,
+     false,
+     false,
+     false,
+     false,
+     USUAL,
+     {{5, 16, 1}, {0, 2200, 0}, {5, 16, 1}}},
+	{"GLA, odd factors, one long span",
+     4,
+     2,
+     64,
+     80,
+     MX_RECUR_VECTOR,
+     false,
+     false,
+     false,
+     false,
+     FACTORS,
+     {{5, 16, 41}, {0, 0, 1777}, {5, 16, 1}}},
 	{"KDA, many whole stretches",
      4,
      4,
@@ -240,6 +337,49 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	check(recur_cuda_stretch_prepare(r->kpad, c->vector));
 }
 
+/* Runs stretches; the slots are as before them, the outputs are all set. Returns a copy of these.
+ */
+static float *run_once(const struct recur_core *c, const void *slots, size_t y_bytes)
+{
+	float *y = malloc(y_bytes);
+	check(cudaMemcpy(c->step.slot_base, slots, TEXTS * c->step.slot_stride,
+	                 cudaMemcpyDeviceToDevice));
+	check(cudaMemset(c->y, 0xff, y_bytes));
+	check(recur_cuda_stretch(NULL, c));
+	check(cudaMemcpy(y, c->y, y_bytes, cudaMemcpyDeviceToHost));
+	return y;
+}
+
+/* Runs stretches in one segment, then with outputs in bf16, then for good: compares the three. */
+static void run_stretches(const struct rig *r, const struct recur_core *c, size_t y_bytes)
+{
+	const size_t slots = TEXTS * c->step.slot_stride, ld = (size_t)c->heads * c->v_dim;
+	struct recur_core one = *c, half = *c;
+	unsigned char *before = on_gpu(NULL, slots);
+	double sums[2] = {0};
+	one.n_pieces = 0;
+	half.y_half = true;
+	check(cudaMemcpy(before, c->step.slot_base, slots, cudaMemcpyDeviceToDevice));
+	float *y_one = run_once(&one, before, y_bytes), *y_half = run_once(&half, before, y_bytes);
+	float *y = run_once(c, before, y_bytes);
+	for (size_t i = 0; i < y_bytes / sizeof(float); i++) {
+		const uint16_t bits = ((const uint16_t *)(y_half + i / ld * ld))[i % ld];
+		const double d = y[i] - y_one[i];
+		assert_int_equal(isnan(y_one[i]), isnan(y[i]));
+		assert_int_equal(isnan(mx_bf16_to_f32(bits)), isnan(y[i]));
+		sums[0] += isnan(d) ? 0 : d * d;
+		sums[1] += isnan(d) ? 0 : (double)y[i] * y[i];
+		if (!isnan(y[i]) && bits != mx_f32_to_bf16(y[i]))
+			fail_msg("%s: output %zu in bf16: %g, not %g", r->l->name, i, mx_bf16_to_f32(bits),
+			         y[i]);
+	}
+	if (!(sums[0] <= CUT * CUT * sums[1]))
+		fail_msg("%s: segments differ by %.2e", r->l->name, sqrt(sums[0] / sums[1]));
+	print_message("%s: segments differ by %.2e\n", r->l->name, sqrt(sums[0] / sums[1]));
+	cudaFree(before);
+	free(y_one), free(y_half), free(y);
+}
+
 /* Runs a step; its outputs go to its y. Rows of its inputs are followed by what is not a number. */
 static void run_step(struct rig *r, int s, const uint32_t *pos)
 {
@@ -265,16 +405,23 @@ static void run_step(struct rig *r, int s, const uint32_t *pos)
 	                 on_gpu(in->a, factors),
 	                 on_gpu(in->b, rows * l->heads * sizeof(float)),
 	                 on_gpu(NULL, y),
-	                 on_gpu(NULL, (size_t)c.n_notes * l->heads * c.note_bytes)};
+	                 on_gpu(NULL, (size_t)c.n_notes * l->heads * c.note_bytes),
+	                 on_gpu(NULL, (size_t)RECUR_PIECES * RECUR_PIECE_BYTES)};
 	c.step.spans = owned[0];
 	c.step.n_rows = in->rows;
 	c.q = owned[1], c.k = owned[2], c.v = owned[3], c.a = owned[4], c.y = owned[6];
 	c.b = l->delta || l->gain ? owned[5] : NULL;
 	c.records = owned[7];
+	c.pieces = owned[8];
+	c.n_pieces = l->delta ? 0 : RECUR_PIECES;
 	c.all = s != 1;
 	check(cudaMemset(c.y, 0xff, y));
 	check(cudaMemset(c.records, 0xff, (size_t)c.n_notes * l->heads * c.note_bytes));
-	check(s == 1 ? recur_cuda_stretch(NULL, &c) : recur_cuda_chunks(NULL, MX_BF16, &c));
+	check(cudaMemset(c.pieces, 0xff, (size_t)RECUR_PIECES * RECUR_PIECE_BYTES));
+	if (s == 1)
+		run_stretches(r, &c, y);
+	else
+		check(recur_cuda_chunks(NULL, MX_BF16, &c));
 	check(cudaDeviceSynchronize());
 	check(cudaMemcpy(in->y, c.y, y, cudaMemcpyDeviceToHost));
 	for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
