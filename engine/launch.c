@@ -9,8 +9,8 @@
  * (buckets), and replayed. A step replays the smallest recording that is large enough; its
  * remaining rows are padding, which belongs to spans of no tokens. Steps with drafts have
  * recordings of their own, for some numbers of sequences and of rows: sequences may have different
- * numbers of drafts there. So have the steps of a draft model's engine, where the logits of a
- * sequence's last row are all that is needed.
+ * numbers of drafts there. So have steps with trees of drafts, and the steps of a draft model's
+ * engine, where the logits of a sequence's last row are all that is needed.
  *
  * Of several ranks each has its own tables, copied from those that rank 0 writes, and its own
  * recordings, made alone: their meetings are recorded, and do not happen at load.
@@ -283,17 +283,20 @@ static mx_status warm_up(struct mx_model_engine *e)
 
 /* Adds a recording of that size. */
 static mx_status add_bucket(struct mx_model_engine *e, uint32_t rows, uint32_t spans,
-                            uint32_t longest, struct mx_err *err)
+                            uint32_t longest, bool trees, struct mx_err *err)
 {
 	struct mx_bucket *b = &e->buckets[e->n_recorded++];
 	*b = (struct mx_bucket){.rows = rows,
 	                        .spans = spans,
 	                        .longest = longest,
+	                        .trees = trees,
 	                        .gathers = longest > 1 && e->limits.gathers};
 	uint32_t gathered = b->gathers ? spans : 0;
 	mx_tables_layout(rows, spans + 1, gathered, e->tables, &b->host);
 	b->bytes = mx_tables_layout(rows, spans + 1, gathered, e->scratch.block, &b->device);
 	b->tables = mx_device_tables_of(e, &b->device);
+	if (!trees) /* kernels of trees are left out */
+		b->tables.parents = NULL;
 	mx_status st = record(e, b);
 	return st == MX_OK
 	           ? MX_OK
@@ -307,7 +310,7 @@ static mx_status record_plain(struct mx_model_engine *e, struct mx_err *err)
 	mx_status st = MX_OK;
 	for (uint32_t rows = 1; most && st == MX_OK; rows = next_rows(rows)) {
 		uint32_t n = rows < most ? rows : most;
-		st = add_bucket(e, n, n, 1, err);
+		st = add_bucket(e, n, n, 1, false, err);
 		if (n == most)
 			break;
 	}
@@ -327,8 +330,11 @@ static mx_status record_drafted(struct mx_model_engine *e, struct mx_err *err)
 	for (uint32_t spans = 1; most && st == MX_OK; spans *= 2) {
 		uint32_t n = spans < most ? spans : most;
 		for (uint32_t each = 2; each <= l->drafted && n * each <= rows && st == MX_OK; each++)
-			if (n == 1 || each <= 5 || each == 7 || each == 9 || each == l->drafted)
-				st = add_bucket(e, n * each, n, l->drafted, err);
+			if (n == 1 || each <= 5 || each == 7 || each == 9 || each == l->drafted) {
+				st = add_bucket(e, n * each, n, l->drafted, false, err);
+				if (st == MX_OK && e->trees && each > 2) /* one draft is no tree */
+					st = add_bucket(e, n * each, n, l->drafted, true, err);
+			}
 		if (n == most)
 			break;
 	}
@@ -385,6 +391,7 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 	const struct mx_core *c = &e->core;
 	const struct mx_bucket *best = NULL;
 	uint32_t rows = 0, longest = 1;
+	bool trees = false;
 	if (!mx_logits_fit(e))
 		return NULL;
 	for (uint32_t k = 0; k < c->n_items; k++) {
@@ -394,11 +401,13 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 			return NULL;
 		rows += n;
 		longest = n > longest ? n : longest;
+		trees |= item->n_draft && item->parent;
 	}
 	for (uint32_t i = 0; i < e->n_recorded; i++) {
 		const struct mx_bucket *b = &e->buckets[i];
 		if (b->rows >= rows && b->spans >= c->n_items && b->longest >= longest &&
-		    (longest > 1 || b->longest == 1) && (!best || b->rows < best->rows))
+		    (longest > 1 || b->longest == 1) && b->trees == trees &&
+		    (!best || b->rows < best->rows))
 			best = b;
 	}
 	return best;

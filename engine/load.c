@@ -162,26 +162,18 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 	return st;
 }
 
-/* True if drafts are to be trees and the model's steps take them: all of its mixers do.
- * Asynchronous devices sample all rows at once, as if drafts were a chain. */
-static bool has_trees(const struct mx_model_engine *e, const struct mx_engine_config *config)
+/* Says why drafts are chains although they are to be trees. */
+static void tell_chains(const struct mx_model_engine *e, const struct mx_engine_config *config)
 {
 	const char *model = config->name ? config->name : "";
-	if (config->speculation != MX_SPECULATION_NGRAM || !config->draft_tree)
-		return false;
-	if (e->device->info.async || e->context) {
-		mx_info("engine", "%s: guesses are chains: %s", model,
-		        e->context ? "ranks share pages" : "trees are for CPUs, so far");
-		return false;
-	}
-	for (uint32_t g = 0; g < e->model.n_groups; g++) {
-		if (e->model.groups[g].ops->caps & MX_MIXER_TREE)
-			continue;
-		mx_info("engine", "%s: guesses are chains: mixer %s takes no trees", model,
-		        e->model.groups[g].ops->name);
-		return false;
-	}
-	return true;
+	if (e->trees || config->speculation != MX_SPECULATION_NGRAM || !config->draft_tree)
+		return;
+	if (e->context)
+		mx_info("engine", "%s: guesses are chains: ranks share pages", model);
+	for (uint32_t g = 0; g < e->model.n_groups; g++)
+		if (!(e->model.groups[g].ops->caps & MX_MIXER_TREE))
+			mx_info("engine", "%s: guesses are chains: mixer %s takes no trees", model,
+			        e->model.groups[g].ops->name);
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -207,7 +199,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.snapshot_bytes = p->snapshot_bytes,
 		.kv_events = config->kv_events,
 		.max_draft = config->speculation ? config->draft_tokens : 0,
-		.trees = has_trees(e, config),
+		.trees = e->trees,
 		.max_tentative = config->tentative,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
@@ -220,6 +212,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
 	memcpy(info.device, e->device->info.name, sizeof info.device);
+	tell_chains(e, config);
 	mx_status st = mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
 	if (st == MX_OK && config->speculation == MX_SPECULATION_NGRAM)
 		st = mx_draft_ngram_create(info.trees, &e->core.drafts);

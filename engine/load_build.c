@@ -98,12 +98,22 @@ static mx_status create_mixers(struct mx_model_engine *e, const struct mx_load_v
 	return st;
 }
 
+/* True if drafts are to be trees and the model's steps take them: all of its mixers do. */
+static bool has_trees(const struct mx_model_engine *e, const struct mx_engine_config *config)
+{
+	bool all = config->speculation == MX_SPECULATION_NGRAM && config->draft_tree && !e->context;
+	for (uint32_t g = 0; g < e->model.n_groups; g++)
+		all &= (e->model.groups[g].ops->caps & MX_MIXER_TREE) != 0;
+	return all;
+}
+
 mx_status mx_load_build(struct mx_model_engine *e, const struct mx_memory_plan *p,
                         const struct mx_engine_config *config, struct mx_touch_progress *progress,
                         struct mx_err *err)
 {
 	struct mx_load_vectors vectors;
 	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
+	e->trees = has_trees(e, config);
 	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
 	if (st == MX_OK && e->comm && e->model.resumes) {
 		e->resumes = mx_calloc(p->n_slots, sizeof *e->resumes);

@@ -565,16 +565,21 @@ bool mx_logits_simple(const struct mx_model_engine *e)
 	return !e->waves && e->n_wants && mx_logits_fit(e);
 }
 
-/* Copies the item's counts with its first n drafts in them to `to`, and returns their number. */
-static uint32_t count_ahead(const struct mx_step_item *item, uint32_t n, struct mx_token_count *to)
+/* Copies the item's counts with a draft and those in front of it in them to `to`, and returns their
+ * number. */
+static uint32_t count_ahead(const struct mx_step_item *item, uint32_t draft,
+                            struct mx_token_count *to)
 {
 	struct mx_counts *c = &item->seq->counts;
-	for (uint32_t i = 0; i < n; i++)
-		mx_counts_add(c, item->draft[i], false);
+	uint32_t path[MX_MAX_DRAFT], n = 0;
+	for (uint32_t i = draft; i != MX_NO_DRAFT; i = mx_core_parent(item, i))
+		path[n++] = i;
+	for (uint32_t i = n; i > 0; i--)
+		mx_counts_add(c, item->draft[path[i - 1]], false);
 	uint32_t count = c->n;
 	memcpy(to, c->items, count * sizeof *to);
-	for (uint32_t i = n; i > 0; i--)
-		mx_counts_take_back(c, item->draft[i - 1]);
+	for (uint32_t i = 0; i < n; i++)
+		mx_counts_take_back(c, item->draft[path[i]]);
 	return count;
 }
 
@@ -592,7 +597,7 @@ mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
 		if (!wave || !item->seq->counting)
 			continue;
 		rows[i].counts = ahead;
-		rows[i].n_counts = count_ahead(item, wave, ahead);
+		rows[i].n_counts = count_ahead(item, draft_of(e, &wants[i]), ahead);
 		ahead += rows[i].n_counts;
 	}
 	for (uint32_t i = e->n_wants; i < n; i++)
@@ -634,8 +639,16 @@ mx_status mx_logits_draw(struct mx_model_engine *e)
 	           : st;
 }
 
+/* True if all drafts up to the row are kept. */
+static bool is_kept(const struct mx_model_engine *e, const struct want *w,
+                    const struct mx_step_result *r)
+{
+	uint32_t wave = wave_of(e, w);
+	return wave <= r->n_accepted && (!wave || r->path[wave - 1] == draft_of(e, w));
+}
+
 /* Computes the log-probabilities of what was drawn, of the rows that keep_reported kept, and fills
- * the results with them. Those of rows behind drafts that were not kept mean nothing. */
+ * the results with those that are behind kept drafts. */
 static mx_status report_drawn(struct mx_model_engine *e, struct mx_step_result *results)
 {
 	const struct want *wants = wants_of(e);
@@ -649,7 +662,7 @@ static mx_status report_drawn(struct mx_model_engine *e, struct mx_step_result *
 			continue;
 		uint32_t wave = wave_of(e, w);
 		const struct mx_step_result *r = &results[w->item];
-		int32_t token = wave < r->n_accepted ? item->draft[wave] : r->token;
+		int32_t token = wave < r->n_accepted ? item->draft[r->path[wave]] : r->token;
 		s->n_top[n] = clamp_top(item->seq->params.logprobs, vocab);
 		s->tokens[n] = token >= 0 ? token : 0;
 		s->copied[n++] = i;
@@ -662,9 +675,11 @@ static mx_status report_drawn(struct mx_model_engine *e, struct mx_step_result *
 		return st;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct want *w = &wants[s->copied[k]];
-		s->prompt[w->row] = s->probs[k];
-		if (wave_of(e, w) <= results[w->item].n_accepted)
-			take_logprob(&s->prompt[w->row], &results[w->item]);
+		if (!is_kept(e, w, &results[w->item]))
+			continue;
+		struct mx_logprob *to = sampled_at(e, w->item) + wave_of(e, w);
+		*to = s->probs[k];
+		take_logprob(to, &results[w->item]);
 	}
 	hand_out(e, results);
 	return MX_OK;

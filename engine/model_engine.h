@@ -22,6 +22,7 @@
 struct mx_bucket {
 	uint32_t rows, spans; /* most rows and sequences of a step that replays it */
 	uint32_t longest;     /* most tokens of a sequence; 1 = there are no drafts */
+	bool trees;           /* drafts are trees, or chains beside them */
 	bool gathers;         /* it makes the logits of `spans` listed rows, else of all rows */
 	struct mx_recording *recording;
 	struct mx_recording *follow; /* the head's part of such a step; NULL = the model has no head */
@@ -32,8 +33,9 @@ struct mx_bucket {
 };
 
 /* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. Behind
- * them, with drafts: 1, 2, 4, 8 .. 256 sequences of 2, 3, 4, 5, 7 and 9 rows each. */
-#define MX_MAX_BUCKETS       (24 + 8 + 9 * 6)
+ * them, with drafts: 1, 2, 4, 8 .. 256 sequences of 2, 3, 4, 5, 7 and 9 rows each, and, if there
+ * may be trees, as many with trees. */
+#define MX_MAX_BUCKETS       (24 + 2 * (8 + 9 * 6))
 #define MX_MAX_DRAFTED_SPANS 256
 #define MX_MAX_DRAFTED_ROWS  512
 
@@ -66,6 +68,7 @@ struct mx_model_engine {
 	struct mx_ranks *ranks;          /* rank 0: the other ranks (ranks.h); NULL = there are none */
 	struct mx_resume_point *resumes; /* [n_slots], owned; NULL = one rank, or nothing to resume */
 	struct mx_model model;
+	bool trees;                 /* drafts may be trees: asked for, and every mixer takes them */
 	struct mx_memory_plan plan; /* of the memory that it has, of all ranks together */
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;

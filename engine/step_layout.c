@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/step_layout.h"
 
+#include <string.h>
+
 #include "engine/page_table.h"
 
 /* Writes positions and parents of the rows of an item whose drafts are a tree: row 0 is the
@@ -71,8 +73,11 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 struct mx_device_tables mx_device_tables_of(const struct mx_model_engine *e,
                                             const struct mx_tables *t)
 {
-	return (struct mx_device_tables){
-		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = e->scratch.page_table};
+	return (struct mx_device_tables){.pos = t->pos,
+	                                 .row_span = t->row_span,
+	                                 .spans = t->spans,
+	                                 .pages = e->scratch.page_table,
+	                                 .parents = e->trees ? t->parents : NULL};
 }
 
 void mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans, const struct mx_tables *to)
@@ -89,10 +94,12 @@ void mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans, const s
 			.n_pages = s->n_pages,
 			.max_len = s->max_len,
 			.kind = s->kind,
-			.parent_begin = UINT32_MAX,
+			.parent_begin = s->parent ? s->row : UINT32_MAX,
 		};
 		for (uint32_t k = 0; k < s->n; k++)
 			to->row_span[s->row + k] = i;
+		if (s->parent)
+			memcpy(to->parents + s->row, s->parent, s->n * sizeof *s->parent);
 	}
 }
 

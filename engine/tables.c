@@ -21,6 +21,7 @@ size_t mx_tables_layout(size_t rows, size_t spans, size_t wanted, unsigned char 
 	t.pos = take(base, &at, rows * sizeof *t.pos);
 	t.row_span = take(base, &at, rows * sizeof *t.row_span);
 	t.spans = take(base, &at, spans * sizeof *t.spans);
+	t.parents = take(base, &at, rows * sizeof *t.parents);
 	t.gather = take(base, &at, wanted * sizeof *t.gather);
 	*out = t;
 	return at;

@@ -18,6 +18,7 @@ struct mx_tables {
 	int32_t *ids;                 /* [rows] token of each row */
 	uint32_t *pos, *row_span;     /* [rows] as in struct mx_device_tables */
 	struct mx_device_span *spans; /* [spans] */
+	uint32_t *parents;            /* [rows] of spans that are trees: a span's begin at its row */
 	uint32_t *gather;             /* [wanted] rows whose logits are needed */
 };
 

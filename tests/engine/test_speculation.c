@@ -266,7 +266,8 @@ static void test_trees_change_no_bit(void **state)
 		c.draft_tree = true;
 		loaded_start(dir, &c, &trees);
 		trees.engine->ops->info(trees.engine, &info);
-		assert_true(info.trees == (i != 1 && !c.device)); /* hyena keeps to chains */
+		/* hyena keeps to chains, and on GPUs so do rwkv's mixers */
+		assert_true(info.trees == (i != 1 && !(c.device && i == 4)));
 		for (int round = 0; round < ROUNDS; round++) {
 			static const uint32_t chunks[] = {1, 13, 512};
 			uint32_t n = round % 2 ? BATCH : 1 + rng_below(&rng, BATCH);
@@ -679,9 +680,12 @@ static void test_speculation_is_refused(void **state)
 	mx_random_model_remove(dir);
 }
 
-int main(void)
+/* An argument names the test to run, with '*' for any text. */
+int main(int argc, char **argv)
 {
 	mx_log_set_level(MX_LOG_ERROR);
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_drafts_change_no_bit),
 		cmocka_unit_test(test_trees_change_no_bit),

@@ -114,10 +114,11 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	const mx_device_span span = a.spans[row < a.n_rows ? a.row_span[row] : 0];
 	/* false for rows that pad a recorded step */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
-	uint32_t pos = span.pos + (row - span.row), page = 0;
-	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
+	uint32_t cell = span.pos + (row - span.row), page = 0; /* where the keys go */
+	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = cell % a.page_tokens;
+	uint32_t pos = there && attn_is_tree(&a, &span) ? a.pos[row] : cell;
 	if (there && end > a.heads)
-		page = a.pages[span.page_begin + pos / a.page_tokens];
+		page = a.pages[span.page_begin + cell / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, span.max_len, turns[warp]);
 	float2 turn[EACH]; /* elements beyond rope_dim are not read */

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 
 #include "mixers/softmax/heads.h"
+#include "mixers/tree.h"
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t qkv, raw, gates, out, sums, values, squares, bytes;
+	size_t qkv, raw, gates, out, sums, values, squares, rows, tails, tail_base, bytes;
 };
 
 struct mx_mixer {
@@ -26,9 +27,12 @@ struct mx_mixer {
 	float *inv_freq;   /* device memory, owned; NULL without rope */
 	float *long_freq;  /* likewise; NULL without longrope */
 	uint32_t *arrived; /* likewise, see attn_args; NULL = a decode step takes three kernels */
+	struct attn_pages
+		*pages; /* likewise, of all layers of the module: the first layer's; or NULL */
 	uint32_t width, max_rows, max_spans;
-	bool plain;   /* no tensor cores */
-	bool prefill; /* prompts have a kernel of their own */
+	uint32_t tree_rows; /* rows of trees that are computed at once; 0 = there are no trees */
+	bool plain;         /* no tensor cores */
+	bool prefill;       /* prompts have a kernel of their own */
 };
 
 /* Reads and checks a layer's parameters. Every function that needs them calls this again: there is
@@ -112,6 +116,24 @@ static void plan_parts(const struct mx_layer_desc *layer, const struct attn_para
 		a->max_rows = layer->max_draft < ATTN_SHORT ? layer->max_draft : ATTN_SHORT;
 }
 
+/* Most rows of trees in a step. */
+static uint32_t most_tree_rows(const struct mx_layer_desc *layer)
+{
+	const uint32_t each = layer->max_draft < MX_TREE_TOKENS ? layer->max_draft : MX_TREE_TOKENS;
+	const uint64_t all = each > 1 ? (uint64_t)layer->max_spans * each : 0;
+	return all < layer->max_rows ? (uint32_t)all : layer->max_rows;
+}
+
+/* Returns how many rows of trees a launch takes: their partials and their list have room. */
+static uint32_t tree_rows_at_once(const struct mx_layer_desc *layer, const struct attn_args *a,
+                                  int sm)
+{
+	const uint32_t rows = most_tree_rows(layer), most = rows < 1024 ? rows : 1024;
+	if (!rows)
+		return 0;
+	return a->fixed_shift || sm < 90 || most < layer->max_spans ? layer->max_spans : most;
+}
+
 static size_t round_up(size_t n)
 {
 	return (n + 255) / 256 * 256;
@@ -132,7 +154,11 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
 	out->squares = out->values + round_up(partials * p->dpad * sizeof(float));
-	out->bytes = out->squares + round_up(p->summed ? rows * 2 * sizeof(float) : 0);
+	const size_t trees = most_tree_rows(layer), line = p->dpad * mx_dtype_size(p->dtype);
+	out->rows = out->squares + round_up(p->summed ? rows * 2 * sizeof(float) : 0);
+	out->tails = out->rows + round_up(trees * sizeof(struct mx_device_span));
+	out->tail_base = out->tails + round_up(trees ? rows * sizeof(struct attn_tail) : 0);
+	out->bytes = out->tail_base + round_up(trees * attn_tail_bytes(p->kv_heads, (uint32_t)line));
 }
 
 static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_device *device,
@@ -160,6 +186,7 @@ static void attn_destroy(struct mx_mixer *m)
 		m->device->ops->release(m->device, m->inv_freq);
 		m->device->ops->release(m->device, m->long_freq);
 		m->device->ops->release(m->device, m->arrived);
+		m->device->ops->release(m->device, m->pages);
 	}
 	free(m);
 }
@@ -281,6 +308,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	lay_out(layer, &m->params, m->device, &m->scratch);
 	m->launch = launch_of(&m->params, m->device);
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32 || m->params.dpad > ATTN_MMA_DIM;
+	m->tree_rows = tree_rows_at_once(layer, &m->args, m->launch.sm);
 	m->prefill = !m->args.fixed_shift && has_prefill(&m->params, m->device);
 	status = make_counters(m);
 	if (status != MX_OK) {
@@ -297,12 +325,33 @@ fail:
 /* Opts the layer's kernels into the shared memory that they use. */
 static cudaError_t prepare_kernels(const struct mx_mixer *m)
 {
+	const uint32_t spans = m->tree_rows > m->max_spans ? m->tree_rows : m->max_spans;
 	cudaError_t e = cudaSuccess;
 	if (m->args.ladder)
-		e = attn_rungs_prepare(&m->launch, m->params.dpad, m->max_spans);
+		e = attn_rungs_prepare(&m->launch, m->params.dpad, spans);
 	else if (!m->plain)
-		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
+		e = attn_decode_prepare(&m->launch, m->params.dpad, spans);
 	return e == cudaSuccess && m->prefill ? attn_prefill_prepare(m->params.dpad) : e;
+}
+
+/* Makes the list of all layers' pages, for commit. */
+static mx_status list_pages(struct mx_mixer *const *layers, uint32_t n_layers)
+{
+	struct attn_pages *list = calloc(n_layers, sizeof *list);
+	void *to = NULL;
+	if (!list)
+		return MX_E_NOMEM;
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct attn_args *a = &layers[i]->args;
+		const size_t line = a->dim * mx_dtype_size(layers[i]->launch.kv);
+		list[i] = (struct attn_pages){a->page_base, a->page_stride, a->page_tokens, a->kv_heads,
+		                              (uint32_t)line};
+	}
+	mx_status status =
+		mx_upload_array(layers[0]->device, (const void *)list, n_layers * sizeof *list, &to);
+	layers[0]->pages = to;
+	free(list);
+	return status;
 }
 
 /* Once for each head size of the model: layers of one size have the same kernels. */
@@ -320,32 +369,66 @@ static mx_status attn_prepare(struct mx_mixer *const *layers, uint32_t n_layers,
 			return mx_mixer_fail(err, MX_E_DEVICE, "attention: kernels for heads of %u: %s",
 			                     layers[i]->params.head_dim, cudaGetErrorString(e));
 	}
+	if (n_layers && layers[0]->tree_rows && (status = list_pages(layers, n_layers)) != MX_OK)
+		return mx_mixer_fail(err, status, "attention: no memory on the device");
 	return MX_OK;
 }
 
 /* ---- a step ---- */
 
-/* The spans of a step by length. Short spans have at most `most` tokens. A recorded step may have
- * spans of any length up to its `longest`. */
+/* The spans of a step by length, but for trees. Short spans have at most `most` tokens. A recorded
+ * step may have spans of any length up to its `longest`; if there may be trees, all are computed
+ * like those. */
 struct mixture {
 	uint32_t longest_short; /* tokens of the longest short span; 0 = there is none */
 	uint32_t long_rows;     /* tokens of all long spans */
+	uint32_t tree_rows;     /* tokens of all trees */
 };
 
 static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
 {
 	struct mixture mix = {0};
+	if (step->recording && step->tables->parents && step->longest > 1)
+		return (struct mixture){.tree_rows = step->n_rows};
 	if (step->recording)
-		return step->longest <= most ? (struct mixture){.longest_short = step->longest}
-		                             : (struct mixture){most, step->n_rows};
+		return step->longest <= most
+		           ? (struct mixture){.longest_short = step->longest}
+		           : (struct mixture){.longest_short = most, .long_rows = step->n_rows};
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		uint32_t n = step->spans[i].n;
-		if (n > most)
+		if (step->spans[i].parent && n > 1)
+			mix.tree_rows += n;
+		else if (n > most)
 			mix.long_rows += n;
 		else if (n > mix.longest_short)
 			mix.longest_short = n;
 	}
 	return mix;
+}
+
+/* Attends for `rows` rows of trees, each as a span of one token. */
+static cudaError_t attend_trees(const struct mx_mixer *m, const struct mx_step *step,
+                                const struct attn_args *a, uint32_t rows)
+{
+	unsigned char *scratch = step->scratch;
+	struct mx_device_span *spans = (void *)(scratch + m->scratch.rows);
+	struct attn_args of = *a;
+	of.tails = (void *)(scratch + m->scratch.tails);
+	of.tail_base = scratch + m->scratch.tail_base;
+	cudaError_t e = attn_tree(&m->launch, &of, spans, step->recording);
+	of.parents = NULL;
+	of.min_n = of.max_n = of.max_rows = 1;
+	for (uint32_t at = 0; at < rows && e == cudaSuccess; at += of.n_spans) {
+		of.spans = spans + at;
+		of.n_spans = rows - at < m->tree_rows ? rows - at : m->tree_rows;
+		of.min_shift = attn_min_shift(of.n_spans, of.kv_heads);
+		/* there is room for the partials of max_spans rows */
+		of.lead = of.n_spans > m->max_spans ? UINT32_MAX : attn_lead_for(of.n_spans, of.kv_heads);
+		e = of.ladder ? attn_rungs(&m->launch, &of) : attn_decode(&m->launch, &of);
+		if (e == cudaSuccess)
+			e = attn_merge(&m->launch, &of, 1);
+	}
+	return e;
 }
 
 /* Normalises, rotates, stores and attends. */
@@ -365,6 +448,8 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 	 * one row a span. */
 	uint32_t most = a->fixed_shift || a->ladder ? 1 : ATTN_SHORT;
 	struct mixture mix = sort_spans(step, most);
+	if (mix.tree_rows && (e = attend_trees(m, step, a, mix.tree_rows)) != cudaSuccess)
+		return e;
 	if (mix.longest_short) {
 		a->min_n = 1;
 		a->max_n = most;
@@ -426,6 +511,8 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.spans = step->tables->spans;
 	a.row_span = step->tables->row_span;
 	a.pages = step->tables->pages;
+	a.pos = step->tables->pos;
+	a.parents = step->tables->parents;
 	a.n_spans = step->n_spans;
 	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
 	a.lead = attn_lead_for(step->n_spans, a.kv_heads);
@@ -480,15 +567,42 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         m->args.fixed_shift || m->args.ladder ? ", fixed splits" : "");
 }
 
-/* commit has nothing to do: the caller tracks lengths, a row reads no position after its own, and
- * rejected positions are written again before they are read. */
+/* Moves what trees left. Of chains nothing needs to be done: the caller tracks lengths, a row reads
+ * no position after its own, and rejected positions are written again before they are read. */
+static mx_status attn_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                             const struct mx_step *step, const struct mx_kept *kept)
+{
+	if (!n_layers || !mx_tree_any_moves(step, kept))
+		return MX_OK;
+	const struct mx_mixer *m = layers[0];
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	struct attn_moves moves = {.spans = step->tables->spans, .pages = step->tables->pages};
+	mx_status status = cuda->bind(m->device);
+	for (uint32_t i = 0; i < step->n_spans && status == MX_OK; i++) {
+		if (mx_tree_moves(&kept[i])) {
+			uint64_t path = 0;
+			for (uint32_t k = kept[i].n; k-- > 0;)
+				path = path << 4 | kept[i].path[k];
+			moves.of[moves.n].path = path;
+			moves.of[moves.n].span = i;
+			moves.of[moves.n++].n = kept[i].n;
+		}
+		if (!moves.n || (moves.n < ATTN_MOVES && i + 1 < step->n_spans))
+			continue;
+		status = cuda->check(m->device, attn_move(&m->launch, &moves, m->pages, n_layers),
+		                     "attention, commit");
+		moves.n = 0;
+	}
+	return status;
+}
+
 static const struct mx_mixer_ops attn_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD | MX_MIXER_NORM |
-            MX_MIXER_RANKS,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD |
+            MX_MIXER_NORM | MX_MIXER_RANKS,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,
@@ -497,7 +611,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.prepare = attn_prepare,
 	.destroy = attn_destroy,
 	.forward = attn_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = attn_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
 	.save = mx_mixer_save_unsupported,

@@ -36,6 +36,7 @@ extern "C" {
 #define ATTN_PARTS       256 /* most splits of one row's keys, over all key heads */
 #define ATTN_EXACT_PARTS 1024
 #define ATTN_STEP        128 /* keys: the steps of a ladder of splits, see attn_rung */
+#define ATTN_TAIL        32  /* keys: those of a tree's tokens lie in two blocks at most */
 
 /* ---- pages ----
  *
@@ -57,6 +58,12 @@ ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 
 /* ---- work ---- */
 
+/* Where a row of a tree finds its last keys: from key `from` on, a multiple of 16, in tail number
+ * `place` (attn_tree). UINT32_MAX = all of them are in pages. */
+struct attn_tail {
+	uint32_t from, place;
+};
+
 /* Arguments of a step's kernels. */
 struct attn_args {
 	/* activations: rows of queries, keys and values side by side, [rows, ld]; outputs [rows, ldo]
@@ -73,7 +80,12 @@ struct attn_args {
 	const struct mx_device_span *spans;
 	const uint32_t *row_span, *pages;
 	uint32_t n_spans, n_rows;
-	uint32_t min_n, max_n; /* the launch computes spans of min_n .. max_n tokens */
+	uint32_t min_n, max_n;         /* the launch computes spans of min_n .. max_n tokens */
+	const uint32_t *pos, *parents; /* the step's tables; parents NULL = there are no trees */
+	/* Of a launch whose spans are rows of trees (attn_tree), else NULL: by row of the step. Such
+	 * spans and tails were written by a kernel of the step. */
+	struct attn_tail *tails;
+	unsigned char *tail_base; /* tails, of attn_tail_bytes each */
 	/* pages */
 	unsigned char *page_base;
 	size_t page_stride;
@@ -209,6 +221,25 @@ ATTN_INLINE uint32_t attn_partials(const struct attn_args *a, uint32_t span, uin
 	return span * a->max_parts * a->max_rows * a->heads + (kv_head * n * a->group + v) * splits;
 }
 
+/* True if a span's rows see ancestors only, so that each is computed as a span of its own. */
+ATTN_INLINE bool attn_is_tree(const struct attn_args *a, const struct mx_device_span *s)
+{
+	return a->parents && s->parent_begin != UINT32_MAX && s->n > 1;
+}
+
+/* True if the launch computes the span. */
+ATTN_INLINE bool attn_takes(const struct attn_args *a, const struct mx_device_span *s)
+{
+	return s->n >= a->min_n && s->n <= a->max_n && !attn_is_tree(a, s);
+}
+
+/* Returns the bytes of a tail: for each key head ATTN_TAIL keys, then as many values, as in a page
+ * of so many tokens. line: bytes of a token's keys of one head. */
+ATTN_INLINE size_t attn_tail_bytes(uint32_t kv_heads, uint32_t line)
+{
+	return (size_t)2 * kv_heads * ATTN_TAIL * line;
+}
+
 /* ---- launchers ---- */
 
 struct attn_launch;
@@ -273,6 +304,36 @@ cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a,
 
 /* Computes spans of any length with any types; simple: one warp for each query and head. */
 cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
+
+/* Writes a span of one token to `spans` for each row of a tree, or with `all` for each of the
+ * step's rows, in their order, and where it finds its keys to a->tails: the path to a row has its
+ * keys where a chain would have them, in pages or, copied, in a tail. With `all` rows that pad the
+ * step get spans of no tokens. Call after attn_append, with the step's own spans in `a`. */
+cudaError_t attn_tree(const struct attn_launch *l, const struct attn_args *a,
+                      struct mx_device_span *spans, bool all);
+
+/* A layer's pages. */
+struct attn_pages {
+	unsigned char *base;
+	size_t stride;
+	uint32_t page_tokens, kv_heads, line;
+};
+
+/* The tokens that stay of some trees. */
+#define ATTN_MOVES 128
+struct attn_moves {
+	const struct mx_device_span *spans;
+	const uint32_t *pages;
+	uint32_t n;
+	struct {
+		uint64_t path; /* four bits a token, the first lowest */
+		uint32_t span, n;
+	} of[ATTN_MOVES];
+};
+
+/* Moves keys and values of paths to where those of chains are, in all layers [n_layers]. */
+cudaError_t attn_move(const struct attn_launch *l, const struct attn_moves *moves,
+                      const struct attn_pages *layers, uint32_t n_layers);
 
 /* Called once for a head size: opts into the shared memory of attn_decode, attn_newest and
  * attn_whole.

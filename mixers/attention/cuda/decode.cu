@@ -71,7 +71,8 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	uint32_t i, n;   /* current unit and number of units */
 	uint32_t b, end; /* next block, and the end of the unit's blocks */
 	bool done;
-	int next; /* lane that knows the address of block b */
+	int next;      /* lane that knows the address of block b */
+	uint32_t tail; /* keys from here on are in the row's tail */
 	const unsigned char *keys;
 
 	/* Finds the addresses of the next 32 blocks, one a lane. */
@@ -79,7 +80,11 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	{
 		uint32_t mine = b + (threadIdx.x & 31) * WARPS, key = mine * ATTN_CUDA_WARP_KEYS;
 		next = 0;
-		if (mine < end) {
+		tail = a.tails ? a.tails[w.row].from : UINT32_MAX;
+		if (mine < end && key >= tail) {
+			keys = a.tail_base + a.tails[w.row].place * attn_tail_bytes(a.kv_heads, T::row) +
+			       ((size_t)2 * w.head * ATTN_TAIL + key - tail) * T::row;
+		} else if (mine < end) {
 			uint32_t page = a.pages[w.page_begin + key / a.page_tokens];
 			keys = a.page_base + page * a.page_stride +
 			       ((size_t)2 * w.head * a.page_tokens + key % a.page_tokens) * T::row;
@@ -131,7 +136,8 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		if (!done) {
 			const unsigned char *k =
 				(const unsigned char *)__shfl_sync(~0u, (unsigned long long)keys, next);
-			const unsigned char *v = k + (size_t)a.page_tokens * T::row;
+			const uint32_t apart = b * ATTN_CUDA_WARP_KEYS < tail ? a.page_tokens : ATTN_TAIL;
+			const unsigned char *v = k + (size_t)apart * T::row;
 #if __CUDA_ARCH__ >= 900
 			if ((threadIdx.x & 31) == 0) {
 				barrier_expect(bar, 2 * T::block);
@@ -514,6 +520,8 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		barriers_ready();
 	}
 #endif
+	if (a.tails)
+		mx_pdl_wait();
 	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
 	list_units<8 * NT, WHOLE>(a, first); /* has barriers: all threads call it */
 	__syncthreads();
@@ -609,8 +617,10 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	uint32_t g = part / parts, d = part % parts * 32 + lane, head = blockIdx.y * a.group + g;
 	uint32_t s = blockIdx.x / rows_a_span, i = blockIdx.x - s * rows_a_span;
 	mx_pdl_launch();
+	if (a.tails)
+		mx_pdl_wait();
 	const mx_device_span span = a.spans[s];
-	bool there = g < a.group && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
+	bool there = g < a.group && attn_takes(&a, &span) && i < span.n;
 	uint32_t shift = there ? attn_split_shift(&a, span.pos, span.n) : 0;
 	uint32_t splits = there ? attn_splits(&a, span.pos, span.n, shift) : 1;
 	uint32_t p = attn_partials(&a, s, span.n, blockIdx.y, i * a.group + g, splits);

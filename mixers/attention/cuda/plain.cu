@@ -42,11 +42,23 @@ __device__ __forceinline__ float dot(const float *q, const unsigned char *keys, 
 	return sum;
 }
 
+/* Finds the tokens of a tree that lead to a row, by the numbers of their places behind span.pos. By
+ * one warp. */
+__device__ __forceinline__ void find_path(const attn_args &a, const mx_device_span &span,
+                                          uint32_t token, uint32_t depth, uint32_t *path)
+{
+	if (threadIdx.x % 32 == 0)
+		for (uint32_t i = token; i < span.n; i = a.parents[span.parent_begin + i])
+			path[depth--] = i;
+	__syncwarp();
+}
+
 template <typename A, typename KV, int DIM>
 __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 {
 	constexpr uint32_t parts = DIM / 32;
 	__shared__ float queries[WARPS][DIM];
+	__shared__ uint32_t paths[WARPS][MX_TREE_TOKENS];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
 	uint32_t row = (uint32_t)(at / a.heads), head = (uint32_t)(at % a.heads);
@@ -59,19 +71,25 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 		return;
 	const A *in = (const A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
 	float *q = queries[warp], o[parts] = {}, m = -INFINITY, l = 0;
-	uint32_t pos = span.pos + (row - span.row), lo = attn_first_key(&a, pos);
+	const bool tree = attn_is_tree(&a, &span);
+	uint32_t pos = tree ? a.pos[row] : span.pos + (row - span.row), lo = attn_first_key(&a, pos);
+	if (tree)
+		find_path(a, span, row - span.row, pos - span.pos, paths[warp]);
 	uint32_t line = a.dim * (uint32_t)sizeof(KV);
 	size_t head_bytes = (size_t)a.page_tokens * line;
 	for (uint32_t e = lane; e < a.dim; e += 32)
 		q[e] = e < a.head_dim ? mx_to_float(in[e]) : 0;
 	__syncwarp();
 	for (uint32_t k0 = lo / 32 * 32; k0 <= pos; k0 += 32) {
-		uint32_t key = k0 + lane, t = key % a.page_tokens;
+		uint32_t key = k0 + lane, cell = key;
 		bool seen = key >= lo && key <= pos;
+		if (tree && seen && key >= span.pos)
+			cell = span.pos + paths[warp][key - span.pos];
+		const uint32_t t = cell % a.page_tokens;
 		const unsigned char *keys = nullptr;
 		float s = -INFINITY;
 		if (seen) {
-			keys = a.page_base + a.pages[span.page_begin + key / a.page_tokens] * a.page_stride +
+			keys = a.page_base + a.pages[span.page_begin + cell / a.page_tokens] * a.page_stride +
 			       2 * (head / a.group) * head_bytes;
 			s = dot<KV>(q, keys, t, line, a.dim);
 			s = a.cap > 0 ? capped(a, s) : s * a.scale;
@@ -93,13 +111,14 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 			float pk = __shfl_sync(~0u, p, k);
 			const unsigned char *v =
 				(const unsigned char *)__shfl_sync(~0u, (unsigned long long)keys, k) + head_bytes;
+			const uint32_t at = __shfl_sync(~0u, t, k);
 #pragma unroll
 			for (uint32_t i = 0; i < parts; i++)
 				if (lane + 32 * i < a.dim)
 					o[i] = __fmaf_rn(
 						pk,
 						from_state(
-							*(const KV *)(v + attn_place(line, (k0 + k) % a.page_tokens,
+							*(const KV *)(v + attn_place(line, at,
 					                                     (lane + 32 * i) * (uint32_t)sizeof(KV)))),
 						o[i]);
 		}

@@ -50,7 +50,7 @@ __device__ bool find_piece(const attn_args &a, piece &w)
 	uint32_t u = blockIdx.x;
 	for (uint32_t s = 0; s < a.n_spans; s++) {
 		const mx_device_span &span = a.spans[s];
-		if (span.n < a.min_n || span.n > a.max_n)
+		if (!attn_takes(&a, &span))
 			continue;
 		uint32_t all = span.n * a.group, tiles = (all + ROWS - 1) / ROWS;
 		if (u >= tiles * a.kv_heads) {

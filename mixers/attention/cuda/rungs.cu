@@ -191,11 +191,15 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 		if (!barrier_passed(to.empty(), to.phase ^ 1))
 			continue;
 		barrier_expect(to.full(), bytes);
-		copy_bulk(to.at(),
-		          a.page_base + page * a.page_stride +
-		              ((size_t)(2 * s.w.head + values) * a.page_tokens + key % a.page_tokens) *
-		                  tile<D>::row,
-		          bytes, to.full());
+		const unsigned char *from =
+			a.page_base + page * a.page_stride +
+			((size_t)(2 * s.w.head + values) * a.page_tokens + key % a.page_tokens) * tile<D>::row;
+		if (a.tails && key >= a.tails[s.w.row].from) {
+			const attn_tail tail = a.tails[s.w.row];
+			from = a.tail_base + tail.place * attn_tail_bytes(a.kv_heads, tile<D>::row) +
+			       ((size_t)(2 * s.w.head + values) * ATTN_TAIL + key - tail.from) * tile<D>::row;
+		}
+		copy_bulk(to.at(), from, bytes, to.full());
 		go(FILLERS);
 	}
 	if (!waited)
@@ -474,6 +478,8 @@ template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_
 	uint4 *units = (uint4 *)(smem + RING_BYTES + SCORES);
 	uint32_t *first = (uint32_t *)units + UNITS * UNIT_WORDS;
 	mx_pdl_launch();
+	if (a.tails)
+		mx_pdl_wait();
 	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
 	list_units<ROWS, false>(a, first); /* has barriers: all threads call it */
 	__syncthreads();

@@ -34,7 +34,7 @@ struct unit {
 template <int ROWS, bool WHOLE>
 __device__ uint32_t count_units(const attn_args &a, const mx_device_span &s)
 {
-	if (s.n < a.min_n || s.n > a.max_n)
+	if (!attn_takes(&a, &s))
 		return 0;
 	uint32_t tiles = (s.n * a.group + ROWS - 1) / ROWS;
 	uint32_t splits = WHOLE ? 1 : attn_splits(&a, s.pos, s.n, attn_split_shift(&a, s.pos, s.n));

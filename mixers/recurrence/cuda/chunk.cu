@@ -13,44 +13,78 @@
  *
  * A row's bits depend on the tokens of its chunk up to its own and on S as of the border: rows of
  * tokens that are not there are zero, and zero times a number adds nothing.
+ *
+ * A tree of drafts is computed path by path, each from the border on but for the tokens that it
+ * shares with an earlier one. A token is in rings where token i of a chain would be, and in its
+ * chunk at its depth.
  */
 #include "mixers/recurrence/cuda/chunk.cuh"
 
 namespace
 {
 
-template <typename T, int P, int KT>
-__global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
-	chunks(const recur_core a)
+/* A path of a tree of drafts, in shared memory. A chain is one path. */
+struct path {
+	uint32_t parents[MX_TREE_TOKENS], tokens[MX_TREE_TOKENS]; /* tokens: of this path, by depth */
+	uint32_t entries[Q], rows[Q];                             /* see struct work */
+};
+
+/* Finds the next path, as mx_tree_next does: its length, and *first, the tokens of it that an
+ * earlier one has computed. 0 = there is none. By the whole block. */
+__device__ __forceinline__ uint32_t next_path(const mx_device_span &span, path &s, uint32_t *seen,
+                                              uint32_t *first)
 {
-	extern __shared__ __align__(16) unsigned char memory[];
-	const uint32_t warp = threadIdx.x >> 5, unit = blockIdx.x;
-	const mx_device_span span = a.step.spans[blockIdx.y];
-	shared<T> s;
-	columns<T, P, KT> state;
-	mx_pdl_launch();
-	share(memory, a.kpad, a.vector, &s);
-	work w;
-	w.head = unit / a.unit.per_head;
-	w.col = unit % a.unit.per_head * a.unit.cols;
-	w.row = span.row, w.pos = span.pos, w.end = span.pos + span.n;
-	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + unit * a.unit.bytes;
-	const bool stays = span.kind != MX_SPAN_DRAFT;
-	if (!span.n || (!a.all && (span.n <= a.few || (stays && span.n >= RECUR_LONG)))) {
-		mx_pdl_wait();
-		return;
+	uint32_t inner = *seen, depth = 0, own = 0;
+	for (uint32_t i = 0; i < span.n; i++)
+		if (s.parents[i] < span.n)
+			inner |= 1u << s.parents[i];
+	const uint32_t leaf = (uint32_t)__ffs(~inner) - 1;
+	if (leaf >= span.n)
+		return 0;
+	for (uint32_t i = leaf; i < span.n; i = s.parents[i]) {
+		own += !(*seen >> i & 1);
+		*seen |= 1u << i;
+		depth++;
 	}
-	const uint32_t border = *(const volatile uint32_t *)w.unit;
-	state.read(a, w, warp);
-	const uint32_t next = border_after(span, border, Q);
-	w.keep_from = next > span.pos ? next : span.pos;
-	mx_pdl_wait();
+	*first = depth - own;
+	__syncthreads(); /* the path before is no longer read */
+	if (threadIdx.x == 0)
+		for (uint32_t i = leaf, k = depth; i < span.n; i = s.parents[i])
+			s.tokens[--k] = i;
+	__syncthreads();
+	return depth;
+}
+
+/* Finds where the tokens of the chunk at `from` are. By the whole block. */
+__device__ __forceinline__ void find_tokens(const recur_core &a, const mx_device_span &span,
+                                            const work &w, uint32_t from, path &s)
+{
+	const uint32_t at = from + threadIdx.x;
+	if (threadIdx.x < Q) {
+		const uint32_t token = at >= span.pos && at < w.end ? s.tokens[at - span.pos] : 0;
+		s.entries[threadIdx.x] = (at < span.pos ? at : span.pos + token) % a.unit.cap;
+		s.rows[threadIdx.x] = span.row + token;
+	}
+	__syncthreads();
+}
+
+/* Computes chunks from `border` on, until the end of the span or path. Positions before `begin` are
+ * not computed again. S is written when it is as of `next`, if that is beyond `border`. */
+template <typename T, int P, int KT>
+__device__ __forceinline__ void run_chunks(const recur_core &a, const mx_device_span &span,
+                                           const work &w, uint32_t border, uint32_t begin,
+                                           uint32_t next, const shared<T> &s, path &of_tree,
+                                           columns<T, P, KT> &state)
+{
+	const uint32_t warp = threadIdx.x >> 5;
 	for (uint32_t at = border; at < w.end; at += Q) {
-		part p = {at, span.pos > at ? span.pos - at : 0, 0, at + Q < w.end};
+		part p = {at, begin > at ? begin - at : 0, 0, at + Q < w.end};
 		p.r0 = p.r0 < Q ? p.r0 : Q;
 		p.r1 = p.whole ? Q : w.end - at;
 		if (at == next && at > border)
 			state.write(a, w, warp);
+		if (w.entries)
+			find_tokens(a, span, w, at, of_tree);
 		load(a, w, p, s);
 		__syncthreads();
 		if (a.vector)
@@ -68,6 +102,52 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
 		__syncthreads();
 		run_chunk(a, w, p, s, warp, state);
 		__syncthreads();
+	}
+}
+
+template <typename T, int P, int KT>
+__global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
+	chunks(const recur_core a)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	__shared__ path of_tree;
+	const uint32_t warp = threadIdx.x >> 5, unit = blockIdx.x;
+	const mx_device_span span = a.step.spans[blockIdx.y];
+	shared<T> s;
+	columns<T, P, KT> state;
+	mx_pdl_launch();
+	share(memory, a.kpad, a.vector, &s);
+	work w;
+	w.head = unit / a.unit.per_head;
+	w.col = unit % a.unit.per_head * a.unit.cols;
+	w.row = span.row, w.pos = span.pos, w.end = span.pos + span.n;
+	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + unit * a.unit.bytes;
+	const bool stays = span.kind != MX_SPAN_DRAFT, tree = is_tree(a.step, span);
+	if (!span.n || (!a.all && !tree && (span.n <= a.few || (stays && span.n >= RECUR_LONG)))) {
+		mx_pdl_wait();
+		return;
+	}
+	const uint32_t border = *(const volatile uint32_t *)w.unit;
+	state.read(a, w, warp);
+	const uint32_t next = border_after(span, border, Q);
+	w.keep_from = next > span.pos ? next : span.pos;
+	if (tree && threadIdx.x < span.n)
+		of_tree.parents[threadIdx.x] = a.step.parents[span.parent_begin + threadIdx.x];
+	__syncthreads();
+	mx_pdl_wait();
+	if (!tree)
+		run_chunks(a, span, w, border, span.pos, next, s, of_tree, state);
+	else {
+		uint32_t seen = 0, first = 0, n, at = border;
+		w.entries = of_tree.entries, w.rows = of_tree.rows;
+		for (bool again = false; (n = next_path(span, of_tree, &seen, &first)); again = true) {
+			w.end = span.pos + n;
+			if (again) { /* S has tokens of the path before */
+				state.read(a, w, warp);
+				at = next;
+			}
+			run_chunks(a, span, w, at, span.pos + first, next, s, of_tree, state);
+		}
 	}
 	if (threadIdx.x == 0 && next != border)
 		*(uint32_t *)w.unit = next;

@@ -29,6 +29,8 @@ struct work {
 	uint32_t head, col;                /* first column of the unit */
 	uint32_t row, pos, end, keep_from; /* keep_from: positions from here on go to the rings */
 	unsigned char *unit;
+	/* [Q] of a path of a tree: entries in rings and rows of the chunk's tokens, in shared memory */
+	const uint32_t *entries = nullptr, *rows = nullptr;
 };
 
 /* A chunk that a span touches: tokens r0 .. r1 - 1 belong to the step, earlier ones to the rings.
@@ -48,6 +50,19 @@ __device__ __forceinline__ uint32_t shared_head(uint32_t h, uint64_t per)
 __device__ __forceinline__ uint32_t ring_of(const recur_core &a, uint32_t from)
 {
 	return a.unit.cap == Q ? 0 : from % a.unit.cap;
+}
+
+/* Entry in rings of token j of a chunk. */
+__device__ __forceinline__ size_t entry_of(const recur_core &a, const work &w, const part &p,
+                                           uint32_t j)
+{
+	return w.entries ? w.entries[j] : ring_of(a, p.from) + j;
+}
+
+/* Row of the step of token j of a chunk, which is one of the step's. */
+__device__ __forceinline__ size_t row_of(const work &w, const part &p, uint32_t j)
+{
+	return w.rows ? w.rows[j] : w.row + (p.from + j - w.pos);
 }
 
 /* Returns the product of factors of tokens `last` down to first + 1. */
@@ -209,7 +224,6 @@ template <typename T>
 __device__ void load(const recur_core &a, const work &w, const part &p, const shared<T> &s)
 {
 	const uint32_t n = threadIdx.x, threads = blockDim.x, kpad = a.kpad;
-	const size_t first = ring_of(a, p.from); /* entry of the chunk's first token in rings */
 	constexpr uint32_t each = 16 / sizeof(T);
 	const uint32_t hq = shared_head(w.head, a.per_q);
 	const uint32_t hk = shared_head(w.head, a.per_k);
@@ -219,9 +233,9 @@ __device__ void load(const recur_core &a, const work &w, const part &p, const sh
 
 	for (uint32_t i = n; i < Q * kpad / each; i += threads) {
 		const uint32_t j = i / (kpad / each), e = i % (kpad / each) * each, pos = p.from + j;
-		const size_t row = w.row + (pos - w.pos);
+		const size_t row = row_of(w, p, j);
 		uint4 k = make_uint4(0, 0, 0, 0), q = k;
-		uint4 *entry = (uint4 *)(ring + (first + j) * kpad + e);
+		uint4 *entry = (uint4 *)(ring + entry_of(a, w, p, j) * kpad + e);
 		if (j < p.r0)
 			k = *entry;
 		else if (j < p.r1) {
@@ -236,11 +250,11 @@ __device__ void load(const recur_core &a, const work &w, const part &p, const sh
 	if (a.vector)
 		for (uint32_t i = n; i < Q * kpad; i += threads) {
 			const uint32_t j = i / kpad, e = i % kpad, pos = p.from + j;
-			float f = 1, *entry = ring_a + (first + j) * kpad + e;
+			float f = 1, *entry = ring_a + entry_of(a, w, p, j) * kpad + e;
 			if (j < p.r0)
 				f = *entry;
 			else if (j < p.r1) {
-				f = a.a[((size_t)(w.row + (pos - w.pos)) * a.a_heads + ha) * kpad + e];
+				f = a.a[(row_of(w, p, j) * a.a_heads + ha) * kpad + e];
 				if (pos >= w.keep_from)
 					*entry = f;
 			}
@@ -248,20 +262,20 @@ __device__ void load(const recur_core &a, const work &w, const part &p, const sh
 		}
 	if (n < Q) {
 		const uint32_t pos = p.from + n;
-		const size_t row = w.row + (pos - w.pos);
+		const size_t row = row_of(w, p, n), at = entry_of(a, w, p, n);
 		const bool own = n >= p.r0 && n < p.r1;
 		float f = 1, b = a.fixed_b;
 		if (a.decays && !a.vector && n < p.r1)
-			f = a.fixed_a ? a.fixed_a[w.head] : own ? a.a[row * a.a_heads + ha] : ring_a[first + n];
+			f = a.fixed_a ? a.fixed_a[w.head] : own ? a.a[row * a.a_heads + ha] : ring_a[at];
 		if (own && a.b)
 			b = a.b[row * a.heads + w.head];
 		else if (!own && a.gain)
-			b = n < p.r1 ? ring_b[first + n] : 0;
+			b = n < p.r1 ? ring_b[at] : 0;
 		if (own && pos >= w.keep_from) {
 			if (a.decays && !a.vector && !a.fixed_a)
-				ring_a[first + n] = f;
+				ring_a[at] = f;
 			if (a.gain)
-				ring_b[first + n] = b;
+				ring_b[at] = b;
 		}
 		s.a[n] = f;
 		s.b[n] = b;
@@ -269,7 +283,7 @@ __device__ void load(const recur_core &a, const work &w, const part &p, const sh
 	if (a.delta)
 		for (uint32_t i = n; i < Q * Q; i += threads) {
 			const uint32_t j = i / Q, c = i % Q;
-			const float *entry = (const float *)(w.unit + a.unit.t) + (first + j) * Q;
+			const float *entry = (const float *)(w.unit + a.unit.t) + entry_of(a, w, p, j) * Q;
 			s.t[j * LDM + c] = j < p.r0 ? entry[c] : 0;
 		}
 }
@@ -382,7 +396,7 @@ __device__ void invert(const recur_core &a, const work &w, const part &p, const 
 		x = (r == c ? 1 : 0) - x;
 		s.t[r * LDM + c] = x;
 		if (p.from + r >= w.keep_from)
-			((float *)(w.unit + a.unit.t))[(size_t)(ring_of(a, p.from) + r) * Q + c] = x;
+			((float *)(w.unit + a.unit.t))[entry_of(a, w, p, r) * Q + c] = x;
 	}
 }
 
@@ -413,16 +427,16 @@ __device__ __forceinline__ void inputs(const recur_core &a, const work &w, const
                                        const shared<T> &s, uint32_t col, const float (&ck)[2][4],
                                        float (&x)[2][4])
 {
-	const uint32_t hv = shared_head(w.head, a.per_v), first = ring_of(a, p.from);
+	const uint32_t hv = shared_head(w.head, a.per_v);
 	unsigned char *ring = w.unit + a.unit.x;
 	each_of([&](int half, int i, uint32_t j, uint32_t c) {
 		const uint32_t pos = p.from + j;
-		const size_t at = (size_t)(first + j) * a.unit.cols + col + c;
+		const size_t at = entry_of(a, w, p, j) * a.unit.cols + col + c;
 		float v = 0;
 		if (j < p.r0)
 			v = a.delta ? ((const float *)ring)[at] : mx_to_float(((const T *)ring)[at]);
 		else if (j < p.r1) {
-			const size_t from = ((size_t)(w.row + (pos - w.pos)) * a.v_heads + hv) * a.vpad;
+			const size_t from = (row_of(w, p, j) * a.v_heads + hv) * a.vpad;
 			v = mx_to_float(((const T *)a.v)[from + w.col + col + c]);
 			if (a.delta)
 				v = __fmul_rn(s.b[j], __fmaf_rn(-s.gamma[j], ck[half][i], v));
@@ -456,8 +470,7 @@ __device__ __forceinline__ void run_chunk(const recur_core &a, const work &w, co
 		each_of([&](int half, int i, uint32_t j, uint32_t c) {
 			const uint32_t to = w.col + col + c;
 			if (j >= p.r0 && j < p.r1 && to < a.v_dim)
-				a.y[((size_t)(w.row + (p.from + j - w.pos)) * a.heads + w.head) * a.v_dim + to] =
-					cq[half][i];
+				a.y[(row_of(w, p, j) * a.heads + w.head) * a.v_dim + to] = cq[half][i];
 		});
 	}
 	if (!p.whole)

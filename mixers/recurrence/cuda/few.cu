@@ -314,9 +314,6 @@ __device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint3
 
 /* ---- the kernel ---- */
 
-struct nothing {
-};
-
 /* MORE: recur_core, with what other kernels computed of the rows; or nothing. */
 template <int KT, bool VECTOR, typename MORE>
 __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
@@ -479,43 +476,16 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 
 /* ---- the host's side ---- */
 
-template <int KT, bool VECTOR, typename MORE> cudaError_t prepare()
-{
-	return cudaFuncSetAttribute(few<KT, VECTOR, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)few_bytes<KT, VECTOR>(RECUR_UNIT));
-}
-
-template <int KT, bool VECTOR, typename MORE>
-cudaError_t launch(cudaStream_t stream, const recur_one &p, const MORE &more)
-{
-	const one_args a = args_of(p);
-	return launch_resident(few<KT, VECTOR, MORE>, VECTOR, few_bytes<KT, VECTOR>(a.unit.cols),
-	                       stream, a, more);
-}
-
-/* One kernel for each size of keys and kind of factors. */
-template <int KT> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
-{
-	if constexpr (KT <= 8)
-		if (p.fused)
-			return p.core.vector ? launch<KT, true>(stream, p, nothing{})
-			                     : launch<KT, false>(stream, p, nothing{});
-	return p.core.vector ? launch<KT, true>(stream, p, p.core)
-	                     : launch<KT, false>(stream, p, p.core);
-}
-
-template <int KT, bool VECTOR> cudaError_t prepare_both()
-{
-	const cudaError_t e = prepare<KT, VECTOR, recur_core>();
-	if constexpr (KT <= 8)
-		return e == cudaSuccess ? prepare<KT, VECTOR, nothing>() : e;
-	return e;
-}
-
-template <int KT> cudaError_t prepare_of(bool vector)
-{
-	return vector ? prepare_both<KT, true>() : prepare_both<KT, false>();
-}
+struct few_kernel {
+	template <int KT, bool VECTOR, typename MORE> static auto kernel()
+	{
+		return few<KT, VECTOR, MORE>;
+	}
+	template <int KT, bool VECTOR> static constexpr size_t bytes(uint32_t cols)
+	{
+		return few_bytes<KT, VECTOR>(cols);
+	}
+};
 
 template <int KT> size_t bytes_of(bool vector)
 {
@@ -526,13 +496,12 @@ template <int KT> size_t bytes_of(bool vector)
 
 cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *p)
 {
-	switch (p->core.kpad) {
-	case 32: return launch_of<2>(stream, *p);
-	case 64: return launch_of<4>(stream, *p);
-	case 128: return launch_of<8>(stream, *p);
-	case 256: return launch_of<16>(stream, *p);
-	default: return cudaErrorInvalidValue;
-	}
+	return launch_of<few_kernel>(stream, *p);
+}
+
+cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector)
+{
+	return prepare_of<few_kernel>(kpad, vector);
 }
 
 bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector)
@@ -545,16 +514,5 @@ bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector)
 	case 128: return bytes_of<8>(vector) <= most;
 	case 256: return bytes_of<16>(vector) <= most;
 	default: return false;
-	}
-}
-
-cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector)
-{
-	switch (kpad) {
-	case 32: return prepare_of<2>(vector);
-	case 64: return prepare_of<4>(vector);
-	case 128: return prepare_of<8>(vector);
-	case 256: return prepare_of<16>(vector);
-	default: return cudaErrorInvalidValue;
 	}
 }

@@ -50,7 +50,8 @@ __device__ __forceinline__ part_place part_of(const one_args &a, uint32_t u, uin
 {
 	part_place p;
 	(place &)p = place_of(a, u);
-	p.begin = p.pos, p.total = p.n <= a.few ? p.n : 0, p.offset = offset;
+	const bool tree = a.trees && p.n > 1 && p.parents;
+	p.begin = p.pos, p.total = p.n <= a.few && !tree ? p.n : 0, p.offset = offset;
 	p.row += offset, p.pos += offset;
 	p.from = p.pos / Q * Q, p.r = p.pos - p.from;
 	p.first = entry_of(a, p.from), p.entry = p.first + p.r;

@@ -4,6 +4,7 @@
 #include "device/cuda/cuda.h"
 #include "mixers/recurrence/cuda/layer_cuda.h"
 #include "mixers/recurrence/cuda/stretch.h"
+#include "mixers/tree.h"
 
 /* What the functions of a step share. */
 struct run {
@@ -85,6 +86,7 @@ static struct recur_step step_of(const struct run *r)
 		.spans = t->spans,
 		.row_span = t->row_span,
 		.pos = t->pos,
+		.parents = t->parents,
 		.n_rows = r->step->n_rows,
 		.n_spans = r->step->n_spans,
 		.slot_base = r->m->slots.first,
@@ -194,11 +196,23 @@ static mx_status prepare_rows(const struct run *r, struct recur_rows a)
 }
 
 /* The kinds of spans in a step: of no more than `few` tokens (0: there are none), how many are
- * long, others. Only decode steps are recorded: of one token each, or of drafts. */
+ * long, trees, others. Only decode steps are recorded: of one token each, or of drafts. */
 struct mixture {
 	uint32_t few, longs;
-	bool others;
+	bool trees, others;
 };
+
+/* True if recur_cuda_chunks is the faster one for a recording of drafts, although recur_cuda_few
+ * can: a third part of a span costs narrow units more. The only sequence of a step with trees is a
+ * tree, so that other kernels have nothing to do. */
+static bool takes_chunks(const struct run *r, bool trees)
+{
+	const struct mx_step *step = r->step;
+	const bool narrow = r->m->sizes.unit.cols < RECUR_UNIT;
+	if (step->n_spans == 1)
+		return trees;
+	return narrow && step->n_rows > (RECUR_FEW - 1) * step->n_spans;
+}
 
 static struct mixture sort_spans(const struct run *r)
 {
@@ -207,13 +221,16 @@ static struct mixture sort_spans(const struct run *r)
 	struct mixture mix = {0};
 	if (step->recording) {
 		const uint32_t longest = r->m->desc.core.max_draft ? step->longest : 1;
-		mix.others = longest > 1 && longest > most;
+		mix.trees = longest > 1 && step->tables->parents;
+		mix.others = longest > 1 && (longest > most || takes_chunks(r, mix.trees));
 		mix.few = mix.others ? 0 : longest > 1 ? most : 1;
 		return mix;
 	}
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *s = &step->spans[i];
-		if (s->n == 1 || s->n <= most)
+		if (s->parent && s->n > 1)
+			mix.trees = true;
+		else if (s->n == 1 || s->n <= most)
 			mix.few = s->n > 1 ? most : mix.few ? mix.few : 1;
 		else if (s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT)
 			mix.longs++;
@@ -233,7 +250,7 @@ static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const str
 		return recur_cuda_chunks(r->stream, act, a);
 	if (mix.few)
 		e = mix.few > 1 ? recur_cuda_few(r->stream, one) : recur_cuda_step(r->stream, one);
-	if (e == cudaSuccess && mix.others)
+	if (e == cudaSuccess && (mix.others || mix.trees))
 		e = recur_cuda_chunks(r->stream, act, a);
 	if (e == cudaSuccess && mix.longs)
 		e = r->m->sizes.stretches ? recur_cuda_stretch(r->stream, a)
@@ -365,7 +382,7 @@ static mx_status recur(const struct run *r)
 	one.core.n_long = mix.longs;
 	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
 	one.finish = one.fused && !m->desc.share_groups && recur_cuda_step_can_finish(&one);
-	const bool alone = one.fused && !mix.longs && !mix.others;
+	const bool alone = one.fused && !mix.longs && !mix.others && !mix.trees;
 	if (!alone)
 		status = prepare_rows(r, one.rows);
 	if (status == MX_OK)
@@ -379,6 +396,7 @@ static mx_status recur(const struct run *r)
 		one.out.spans = one.core.step.spans;
 		one.out.row_span = one.core.step.row_span;
 		one.out.few = one.core.few;
+		one.out.trees = mix.trees;
 	}
 	return finish(r, &one.out);
 }
@@ -407,4 +425,32 @@ mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, con
 		return status;
 	return m->device->ops->linear(m->device, at(&r, m->sizes.scratch.out), n, step->n_rows, &out,
 	                              1);
+}
+
+mx_status recur_cuda_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                            const struct mx_step *step, const struct mx_kept *kept)
+{
+	if (!n_layers || !mx_tree_any_moves(step, kept))
+		return MX_OK;
+	const struct mx_mixer *m = layers[0];
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	struct recur_moves moves = {.spans = step->tables->spans};
+	mx_status status = cuda->bind(m->device);
+	for (uint32_t i = 0; i < step->n_spans && status == MX_OK; i++) {
+		if (mx_tree_moves(&kept[i])) {
+			uint64_t path = 0;
+			for (uint32_t k = kept[i].n; k-- > 0;)
+				path = path << 4 | kept[i].path[k];
+			moves.of[moves.n].path = path;
+			moves.of[moves.n].span = i;
+			moves.of[moves.n++].n = kept[i].n;
+		}
+		if (!moves.n || (moves.n < RECUR_MOVES && i + 1 < step->n_spans))
+			continue;
+		const cudaError_t e =
+			recur_cuda_move((cudaStream_t)cuda->stream, &moves, m->rings, n_layers);
+		status = cuda->check(m->device, e, "recurrence, commit");
+		moves.n = 0;
+	}
+	return status;
 }

@@ -8,6 +8,7 @@
 #include "device/cuda/launch.cuh"
 #include "mixers/recurrence/cuda/math.cuh"
 #include "mixers/recurrence/cuda/recur_cuda.h"
+#include "mixers/recurrence/cuda/slot.cuh"
 
 #define WARPS 4
 #define WIDE  128 /* elements of a warp, PARTS for each lane four */
@@ -98,21 +99,23 @@ __device__ __forceinline__ void open(const recur_rows &a, const recur_source &s,
 			each4(out->w[t], [&](float &x, int e) { x = s.w[(size_t)(n + e) * taps + t]; });
 }
 
-/* Brings the inputs of the rows before `row`, which is token t of its span. */
+/* Brings the inputs of the tokens before token t of a span. */
 template <typename T>
 __device__ __forceinline__ void fill(const recur_rows &a, const recur_source &s, uint32_t n,
-                                     uint32_t row, uint32_t t, uint32_t pos,
+                                     const mx_device_span &span, uint32_t t,
                                      const unsigned char *slot, window<T> &w)
 {
 	const T *ring = (const T *)(slot + a.conv.at) + s.channel + n;
+	const uint32_t pos = position_of(a.step, span, t);
 #pragma unroll
 	for (uint32_t i = 0; i + 1 < TAPS; i++) {
 		const uint32_t back = a.conv.taps - 1 - i;
 		if (i + 1 >= a.conv.taps)
 			break;
+		const uint32_t token = token_before(a.step, span, t, back);
 		w.seen[i] = make_float4(0, 0, 0, 0);
-		if (t >= back)
-			w.seen[i] = load4(w.from + (size_t)(row - back) * w.ld);
+		if (token != UINT32_MAX)
+			w.seen[i] = load4(w.from + (size_t)(span.row + token) * w.ld);
 		else if (pos >= back)
 			w.seen[i] = load4(ring + (size_t)((pos - back) % a.conv.cap) * a.conv.channels);
 	}
@@ -281,10 +284,10 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 	fetch(first);
 	for (uint32_t row = first; row < end; row++) {
 		float4 x[PARTS] = {}, other[PARTS] = {};
-		const bool enters = row == first || row - span.row >= span.n;
+		const bool enters = row == first || row - span.row >= span.n || is_tree(a.step, span);
 		if (enters)
 			span = a.step.spans[a.step.row_span[row]];
-		const uint32_t t = row - span.row, pos = span.pos + t;
+		const uint32_t t = row - span.row;
 		const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
 		float4 now[PARTS], now_v[PARTS];
 #pragma unroll
@@ -300,9 +303,9 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 				continue;
 			if constexpr (sizeof(X) == sizeof(T))
 				if (s.conv && enters)
-					fill<T>(a, s, j.head * s.dim + i, row, t, pos, slot, w[half]);
+					fill<T>(a, s, j.head * s.dim + i, span, t, slot, w[half]);
 			if (pair && sv.conv && enters)
-				fill<T>(a, sv, j.head * s.dim + i, row, t, pos, slot, v[half]);
+				fill<T>(a, sv, j.head * s.dim + i, span, t, slot, v[half]);
 			x[half] = take<T>(a, s, now[half], w[half]);
 			if (pair)
 				other[half] = take<T>(a, sv, now_v[half], v[half]);
@@ -336,12 +339,12 @@ __device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint
 #pragma unroll
 		for (uint32_t u = 0; u < AHEAD; u++) {
 			const uint32_t row = base + u;
-			if (row < n_rows && (row == first || row - span.row >= span.n)) {
+			if (row < n_rows &&
+			    (row == first || row - span.row >= span.n || is_tree(a.step, span))) {
 				span = a.step.spans[a.step.row_span[row]];
 				const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
 				if (TAPPED && there && row - span.row < span.n)
-					fill<T>(a, s, j.head * s.dim + e, row, row - span.row,
-					        span.pos + (row - span.row), slot, w);
+					fill<T>(a, s, j.head * s.dim + e, span, row - span.row, slot, w);
 			}
 			const float4 in = load4((const T *)&raw[u]);
 			float4 x = w.bias;

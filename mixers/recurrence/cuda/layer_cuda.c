@@ -275,7 +275,49 @@ void recur_cuda_destroy(struct mx_mixer *m)
 		return;
 	for (uint32_t i = 0; i < m->n_owned; i++)
 		m->device->ops->release(m->device, m->owned[i]);
+	if (m->rings)
+		m->device->ops->release(m->device, m->rings);
 	free(m);
+}
+
+/* Describes what the layer keeps of tokens. A ring ends where the next one begins. */
+static struct recur_rings rings_of(const struct mx_mixer *m)
+{
+	const struct recur_unit *u = &m->sizes.unit;
+	const size_t act = mx_dtype_size(m->device->info.act_dtype);
+	const bool scan = channel(&m->desc);
+	const size_t ends[] = {u->k, u->x, u->a, u->b, u->t, u->bytes};
+	struct recur_rings r = {
+		.slot_base = m->slots.first,
+		.slot_stride = m->slots.stride,
+		.unit_bytes = u->bytes,
+		.units = m->sizes.units,
+		.cap = u->cap,
+		.conv_at = m->sizes.conv_at,
+		.conv_cap = m->desc.taps + m->desc.core.max_draft,
+		.conv_bytes = (uint32_t)(m->sizes.channels * act),
+	};
+	for (int i = 0; i < 5; i++) {
+		const size_t end = scan && i == 2 ? u->bytes : ends[i + 1];
+		r.at[i] = ends[i];
+		r.bytes[i] = scan && i != 1 && i != 2 ? 0 : (uint32_t)((end - ends[i]) / u->cap);
+	}
+	return r;
+}
+
+/* Makes the list of all layers' rings, for commit. */
+static mx_status list_rings(struct mx_mixer *const *layers, uint32_t n_layers)
+{
+	struct recur_rings *list = calloc(n_layers, sizeof *list);
+	void *to = NULL;
+	if (!list)
+		return MX_E_NOMEM;
+	for (uint32_t i = 0; i < n_layers; i++)
+		list[i] = rings_of(layers[i]);
+	mx_status status = mx_upload_array(layers[0]->device, list, n_layers * sizeof *list, &to);
+	layers[0]->rings = to;
+	free(list);
+	return status;
 }
 
 mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err)
@@ -288,9 +330,9 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 		if (channel(&m->desc))
 			continue;
 		cudaError_t e = recur_cuda_chunks_prepare(m->device->info.act_dtype, m->sizes.kpad);
-		if (e == cudaSuccess)
-			e = recur_cuda_step_prepare(m->sizes.kpad);
 		const bool vector = m->desc.core.decay == MX_RECUR_VECTOR;
+		if (e == cudaSuccess)
+			e = recur_cuda_step_prepare(m->sizes.kpad, vector);
 		if (e == cudaSuccess && m->sizes.few > 1 && m->device->info.act_dtype == MX_BF16)
 			e = recur_cuda_few_prepare(m->sizes.kpad, vector);
 		if (e == cudaSuccess)
@@ -300,6 +342,9 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 			return mx_mixer_fail(err, MX_E_DEVICE, "recurrence: kernels for heads of %u keys: %s",
 			                     m->desc.core.k_dim, cudaGetErrorString(e));
 	}
+	if (n_layers && layers[0]->desc.core.max_draft &&
+	    (status = list_rings(layers, n_layers)) != MX_OK)
+		return mx_mixer_fail(err, status, "recurrence: no memory on the device");
 	return MX_OK;
 }
 

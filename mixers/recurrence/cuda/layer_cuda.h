@@ -66,7 +66,8 @@ struct mx_mixer {
 	uint32_t packed_at[2];         /* columns of the packed products in proj and gates */
 	void *owned[RECUR_CUDA_OWNED]; /* device memory to release */
 	uint32_t n_owned;
-	char what[96]; /* for describe */
+	struct recur_rings *rings; /* of all layers of the module, device memory: the first layer's */
+	char what[96];             /* for describe */
 };
 
 /* Checks that the kernels can compute the layer; `mixer` is named in the message. */
@@ -90,6 +91,8 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 void recur_cuda_destroy(struct mx_mixer *m);
 mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
                              void *y);
+mx_status recur_cuda_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                            const struct mx_step *step, const struct mx_kept *kept);
 void recur_cuda_describe(const struct mx_mixer *m, char *text, size_t cap);
 
 #endif

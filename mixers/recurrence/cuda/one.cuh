@@ -37,6 +37,7 @@ struct one_args {
 	size_t slot_stride;
 	uint32_t units, n_units; /* of a span, of all spans */
 	uint32_t few;            /* recur_core.few */
+	bool trees;              /* spans with parents are computed elsewhere */
 	uint64_t per_unit;
 	recur_unit unit;
 	recur_conv conv;
@@ -70,6 +71,7 @@ struct one_args {
 struct place {
 	uint32_t head, col, row, pos, slot; /* col: first of the unit's */
 	uint32_t kind, n, number;           /* of the span; the unit's number in it */
+	bool parents;                       /* the span has some, if there are trees */
 	uint32_t from, r;                   /* the chunk's first token, and the row's number in it */
 	uint32_t first, entry;              /* their entries in rings */
 	unsigned char *unit;
@@ -113,6 +115,7 @@ __device__ __forceinline__ place place_of(const one_args &a, uint32_t u)
 	place w;
 	w.number = u - at * a.units;
 	w.row = span->row, w.n = span->n, w.pos = span->pos, w.slot = span->slot, w.kind = span->kind;
+	w.parents = span->parent_begin != UINT32_MAX;
 	w.head = shared_head(w.number, a.per_unit);
 	w.col = (w.number - w.head * a.unit.per_head) * a.unit.cols;
 	w.unit = a.slots + w.slot * a.slot_stride + w.number * a.unit.bytes;
@@ -361,6 +364,7 @@ static inline one_args args_of(const recur_one &p)
 	a.units = c.heads * c.unit.per_head;
 	a.n_units = a.units * c.step.n_spans;
 	a.few = c.few;
+	a.trees = c.step.parents != NULL;
 	a.unit = c.unit;
 	a.conv = c.conv;
 	a.delta = c.delta, a.gain = c.gain, a.decays = c.decays, a.finish = p.finish;
@@ -408,6 +412,74 @@ static inline cudaError_t launch_resident(void (*kernel)(const one_args, const M
 	const uint32_t most = (uint32_t)(sms * (each > 0 ? each : 1));
 	return mx_launch(kernel, dim3(a.n_units < most ? a.n_units : most), dim3(threads), smem, stream,
 	                 a, more);
+}
+
+/* A kernel of one of the two files is a struct K with
+ *     template <int KT, bool VECTOR, typename MORE> kernel(): the kernel, on one_args and MORE
+ *     template <int KT, bool VECTOR> bytes(cols): its shared memory for units of so many columns
+ * MORE: recur_core, with what other kernels computed of the rows; or nothing. */
+struct nothing {
+};
+
+template <typename K, int KT, bool VECTOR, typename MORE>
+cudaError_t launch_one(cudaStream_t stream, const recur_one &p, const MORE &more)
+{
+	const one_args a = args_of(p);
+	return launch_resident(K::template kernel<KT, VECTOR, MORE>(), VECTOR,
+	                       K::template bytes<KT, VECTOR>(a.unit.cols), stream, a, more);
+}
+
+/* One kernel for each size of keys and kind of factors. */
+template <typename K, int KT, bool VECTOR>
+cudaError_t launch_kind(cudaStream_t stream, const recur_one &p)
+{
+	if constexpr (KT <= 8)
+		if (p.fused)
+			return launch_one<K, KT, VECTOR>(stream, p, nothing{});
+	return launch_one<K, KT, VECTOR>(stream, p, p.core);
+}
+
+template <typename K> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
+{
+	const bool vector = p.core.vector;
+	switch (p.core.kpad) {
+	case 32:
+		return vector ? launch_kind<K, 2, true>(stream, p) : launch_kind<K, 2, false>(stream, p);
+	case 64:
+		return vector ? launch_kind<K, 4, true>(stream, p) : launch_kind<K, 4, false>(stream, p);
+	case 128:
+		return vector ? launch_kind<K, 8, true>(stream, p) : launch_kind<K, 8, false>(stream, p);
+	case 256:
+		return vector ? launch_kind<K, 16, true>(stream, p) : launch_kind<K, 16, false>(stream, p);
+	default: return cudaErrorInvalidValue;
+	}
+}
+
+template <typename K, int KT, bool VECTOR, typename MORE> cudaError_t prepare_one()
+{
+	return cudaFuncSetAttribute(K::template kernel<KT, VECTOR, MORE>(),
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)K::template bytes<KT, VECTOR>(RECUR_UNIT));
+}
+
+template <typename K, int KT, bool VECTOR> cudaError_t prepare_kind()
+{
+	const cudaError_t e = prepare_one<K, KT, VECTOR, recur_core>();
+	if constexpr (KT <= 8)
+		return e == cudaSuccess ? prepare_one<K, KT, VECTOR, nothing>() : e;
+	return e;
+}
+
+/* Opts the kernels for keys of kpad elements into their shared memory. */
+template <typename K> cudaError_t prepare_of(uint32_t kpad, bool vector)
+{
+	switch (kpad) {
+	case 32: return vector ? prepare_kind<K, 2, true>() : prepare_kind<K, 2, false>();
+	case 64: return vector ? prepare_kind<K, 4, true>() : prepare_kind<K, 4, false>();
+	case 128: return vector ? prepare_kind<K, 8, true>() : prepare_kind<K, 8, false>();
+	case 256: return vector ? prepare_kind<K, 16, true>() : prepare_kind<K, 16, false>();
+	default: return cudaErrorInvalidValue;
+	}
 }
 
 } // namespace

@@ -18,7 +18,8 @@ template <typename T> __device__ __forceinline__ const T *gates_of(const recur_o
 /* True if recur_cuda_step or recur_cuda_few computes the row. */
 __device__ __forceinline__ bool elsewhere(const recur_out &a, uint32_t row)
 {
-	return a.spans && a.spans[a.row_span[row]].n <= a.few;
+	const mx_device_span *s = a.spans ? a.spans + a.row_span[row] : NULL;
+	return s && s->n <= a.few && !(a.trees && s->n > 1 && s->parent_begin != UINT32_MAX);
 }
 
 template <typename T, bool PLAIN>

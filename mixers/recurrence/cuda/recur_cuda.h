@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define RECUR_LONG     32  /* tokens of a span from which on it is long */
-#define RECUR_FEW      8   /* most tokens of a span that recur_cuda_few computes */
+#define RECUR_FEW      9   /* most tokens of a span that recur_cuda_few computes */
 #define RECUR_STRETCH  64  /* tokens of a stretch, see stretch.h */
 #define RECUR_TAPS     8   /* most taps of a convolution */
 #define RECUR_UNIT     128 /* most columns of a unit */
@@ -28,7 +28,7 @@ extern "C" {
 /* What differs between steps, and what does not but is used by all kernels. */
 struct recur_step {
 	const struct mx_device_span *spans;
-	const uint32_t *row_span, *pos;
+	const uint32_t *row_span, *pos, *parents; /* parents NULL = there are no trees */
 	uint32_t n_rows, n_spans;
 	unsigned char *slot_base; /* of this layer */
 	size_t slot_stride;
@@ -117,9 +117,9 @@ struct recur_core {
 	float fixed_b;         /* beta of the delta rule without a stream */
 	const float *skip;     /* [heads] or NULL */
 	float *y;              /* [n_rows, heads * v_dim] */
-	/* bf16: spans of up to `few` tokens are left to recur_cuda_step (1) or recur_cuda_few, long
-	 * ones that stay to recur_cuda_prompt. f32, and long recorded drafts: recur_cuda_chunks
-	 * computes all. */
+	/* bf16: spans of up to `few` tokens but trees are left to recur_cuda_step (1) or
+	 * recur_cuda_few, long ones that stay to recur_cuda_prompt. f32, and long recorded drafts:
+	 * recur_cuda_chunks computes all. */
 	bool all;
 	uint32_t few;
 	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
@@ -143,6 +143,7 @@ struct recur_out {
 	const struct mx_device_span *spans;
 	const uint32_t *row_span;
 	uint32_t few;
+	bool trees;       /* spans may have parents; other kernels leave those to this one */
 	const void *gate; /* act [n_rows, ld_gate], placed as `source` says */
 	size_t ld_gate;
 	struct recur_source source;
@@ -189,13 +190,37 @@ cudaError_t recur_cuda_squares(cudaStream_t stream, enum mx_dtype act, const str
 cudaError_t recur_cuda_scaled(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a,
                               const struct recur_share *s);
 
+/* What a layer keeps of tokens in a slot: rings of `cap` entries in each of `units` units, and the
+ * inputs of convolutions. */
+struct recur_rings {
+	unsigned char *slot_base;
+	size_t slot_stride, unit_bytes, at[5], conv_at; /* at: of a ring in a unit */
+	uint32_t units, cap, bytes[5];                  /* bytes: of an entry; 0 = no such ring */
+	uint32_t conv_cap, conv_bytes;
+};
+
+/* The tokens that stay of some trees. */
+#define RECUR_MOVES 128
+struct recur_moves {
+	const struct mx_device_span *spans;
+	uint32_t n;
+	struct {
+		uint64_t path; /* four bits a token, the first lowest */
+		uint32_t span, n;
+	} of[RECUR_MOVES];
+};
+
+/* Moves what the paths left to where chains leave it, in all layers [n_layers]. */
+cudaError_t recur_cuda_move(cudaStream_t stream, const struct recur_moves *moves,
+                            const struct recur_rings *layers, uint32_t n_layers);
+
 /* True if a thread block of recur_cuda_few has its shared memory on devices of compute capability
  * sm (90 = 9.0). */
 bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector);
 
 /* Opt the kernels into their shared memory; once for a size of keys. */
 cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);
-cudaError_t recur_cuda_step_prepare(uint32_t kpad);
+cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector);
 cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector);
 cudaError_t recur_cuda_prompt_prepare(uint32_t kpad);
 

@@ -7,6 +7,7 @@
 #include "device/cuda/launch.cuh"
 #include "mixers/recurrence/cuda/math.cuh"
 #include "mixers/recurrence/cuda/recur_cuda.h"
+#include "mixers/recurrence/cuda/slot.cuh"
 
 #define WARPS 4
 #define PIECE 128 /* elements of a warp in streams without heads */
@@ -18,6 +19,7 @@ namespace
 struct place {
 	uint32_t row, t, pos; /* t: number within its span */
 	const unsigned char *slot;
+	mx_device_span span;
 };
 
 /* Returns element i of a stream's head after convolution and activation. */
@@ -37,9 +39,10 @@ __device__ __forceinline__ float element(const recur_rows &a, const recur_source
 		x = s.conv_bias ? s.conv_bias[n] : 0;
 		for (uint32_t tap = 0; tap < a.conv.taps; tap++) {
 			const uint32_t back = a.conv.taps - 1 - tap;
+			const uint32_t token = token_before(a.step, p.span, p.t, back);
 			float in = 0;
-			if (p.t >= back)
-				in = mx_to_float(((const T *)a.proj)[(p.row - back) * a.ld_proj + at]);
+			if (token != UINT32_MAX)
+				in = mx_to_float(((const T *)a.proj)[(p.span.row + token) * a.ld_proj + at]);
 			else if (p.pos >= back)
 				in = mx_to_float(ring[(size_t)((p.pos - back) % a.conv.cap) * a.conv.channels]);
 			x = __fmaf_rn(w[tap], in, x);
@@ -260,8 +263,8 @@ template <typename T> __global__ void __launch_bounds__(WARPS * 32) rows(const r
 	const mx_device_span span = a.step.spans[a.step.row_span[row]];
 	/* false for rows that pad a recorded step */
 	const bool there = row >= span.row && row - span.row < span.n;
-	const place p = {row, row - span.row, span.pos + (row - span.row),
-	                 a.step.slot_base + span.slot * a.step.slot_stride};
+	const place p = {row, row - span.row, there ? position_of(a.step, span, row - span.row) : 0,
+	                 a.step.slot_base + span.slot * a.step.slot_stride, span};
 	uint32_t job = blockIdx.x * WARPS + warp;
 	const jobs j = jobs_of(a);
 	float *mine = heads + warp * (2 * RECUR_MAX_HEAD + a.kpad);

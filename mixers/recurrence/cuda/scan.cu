@@ -34,6 +34,21 @@ __device__ __forceinline__ float advance(const float *a, const T *v, float *y, u
 	return h;
 }
 
+/* The tokens of a tree: each goes on from its parent. h: before the span. */
+template <typename T>
+__device__ __forceinline__ void branch(const recur_step &s, const mx_device_span &span,
+                                       const float *a, const T *v, float *y, uint32_t channels,
+                                       float h)
+{
+	float after[MX_TREE_TOKENS];
+	for (uint32_t i = 0; i < span.n; i++) {
+		const uint32_t parent = s.parents[span.parent_begin + i];
+		const size_t at = (size_t)i * channels;
+		after[i] = __fmaf_rn(a[at], parent < span.n ? after[parent] : h, mx_to_float(v[at]));
+		y[at] = after[i];
+	}
+}
+
 template <typename T> __global__ void __launch_bounds__(RECUR_CHANNELS) scan(const recur_core a)
 {
 	const mx_device_span span = a.step.spans[blockIdx.y];
@@ -65,7 +80,11 @@ template <typename T> __global__ void __launch_bounds__(RECUR_CHANNELS) scan(con
 			h = advance(in_a, in_v, a.y + first, channels, span.pos, next, h);
 			state[n] = h;
 		}
-		advance(in_a, in_v, a.y + first, channels, keep, end, h);
+		if (is_tree(a.step, span)) {
+			const int64_t own = first + (int64_t)span.pos * channels;
+			branch(a.step, span, a.a + own, (const T *)a.v + own, a.y + own, channels, h);
+		} else
+			advance(in_a, in_v, a.y + first, channels, keep, end, h);
 		for (uint32_t pos = keep; pos < end; pos++) {
 			const uint32_t at = pos % a.unit.cap * RECUR_CHANNELS + n;
 			ring_a[at] = in_a[(size_t)pos * channels];

@@ -5,6 +5,32 @@
 
 #include "mixers/recurrence/cuda/recur_cuda.h"
 
+/* True if the span's tokens have parents: its kernels go from path to path. */
+static __device__ __forceinline__ bool is_tree(const recur_step &s, const mx_device_span &span)
+{
+	return s.parents && span.parent_begin != UINT32_MAX && span.n > 1;
+}
+
+/* Returns the token of the span that is `back` tokens before token t; UINT32_MAX if that one is
+ * before the span. */
+static __device__ __forceinline__ uint32_t token_before(const recur_step &s,
+                                                        const mx_device_span &span, uint32_t t,
+                                                        uint32_t back)
+{
+	if (!is_tree(s, span))
+		return t >= back ? t - back : UINT32_MAX;
+	for (; back && t < span.n; back--)
+		t = s.parents[span.parent_begin + t];
+	return t < span.n ? t : UINT32_MAX;
+}
+
+/* Returns the position of token t of the span. */
+static __device__ __forceinline__ uint32_t position_of(const recur_step &s,
+                                                       const mx_device_span &span, uint32_t t)
+{
+	return is_tree(s, span) ? s.pos[span.row + t] : span.pos + t;
+}
+
 /* Copies the inputs of convolutions that the next step may need to the slot: a part of the
  * channels, for each unit another one. */
 template <typename T>

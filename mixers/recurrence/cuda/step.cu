@@ -227,9 +227,6 @@ __device__ __forceinline__ void answer(const one_args &a, const place &w, board<
 
 /* ---- the kernel ---- */
 
-struct nothing {
-};
-
 /* MORE: recur_core, with what other kernels computed of the row; or nothing. */
 template <int KT, bool VECTOR, typename MORE>
 __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
@@ -367,44 +364,16 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 
 /* ---- the host's side ---- */
 
-template <int KT, bool VECTOR, typename MORE> cudaError_t prepare()
-{
-	return cudaFuncSetAttribute(step<KT, VECTOR, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)board_bytes<KT, VECTOR>(RECUR_UNIT));
-}
-
-template <int KT, bool VECTOR, typename MORE>
-cudaError_t launch(cudaStream_t stream, const recur_one &p, const MORE &more)
-{
-	const one_args a = args_of(p);
-	return launch_resident(step<KT, VECTOR, MORE>, VECTOR, board_bytes<KT, VECTOR>(a.unit.cols),
-	                       stream, a, more);
-}
-
-/* One kernel for each size of keys and kind of factors. */
-template <int KT> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
-{
-	if constexpr (KT <= 8)
-		if (p.fused)
-			return p.core.vector ? launch<KT, true>(stream, p, nothing{})
-			                     : launch<KT, false>(stream, p, nothing{});
-	return p.core.vector ? launch<KT, true>(stream, p, p.core)
-	                     : launch<KT, false>(stream, p, p.core);
-}
-
-template <int KT> cudaError_t prepare_of()
-{
-	cudaError_t e = prepare<KT, false, recur_core>();
-	if (e == cudaSuccess)
-		e = prepare<KT, true, recur_core>();
-	if constexpr (KT <= 8) {
-		if (e == cudaSuccess)
-			e = prepare<KT, false, nothing>();
-		if (e == cudaSuccess)
-			e = prepare<KT, true, nothing>();
+struct step_kernel {
+	template <int KT, bool VECTOR, typename MORE> static auto kernel()
+	{
+		return step<KT, VECTOR, MORE>;
 	}
-	return e;
-}
+	template <int KT, bool VECTOR> static constexpr size_t bytes(uint32_t cols)
+	{
+		return board_bytes<KT, VECTOR>(cols);
+	}
+};
 
 bool aligned(const void *p)
 {
@@ -442,22 +411,10 @@ bool recur_cuda_step_can_finish(const struct recur_one *p)
 
 cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *p)
 {
-	switch (p->core.kpad) {
-	case 32: return launch_of<2>(stream, *p);
-	case 64: return launch_of<4>(stream, *p);
-	case 128: return launch_of<8>(stream, *p);
-	case 256: return launch_of<16>(stream, *p);
-	default: return cudaErrorInvalidValue;
-	}
+	return launch_of<step_kernel>(stream, *p);
 }
 
-cudaError_t recur_cuda_step_prepare(uint32_t kpad)
+cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector)
 {
-	switch (kpad) {
-	case 32: return prepare_of<2>();
-	case 64: return prepare_of<4>();
-	case 128: return prepare_of<8>();
-	case 256: return prepare_of<16>();
-	default: return cudaErrorInvalidValue;
-	}
+	return prepare_of<step_kernel>(kpad, vector);
 }
