@@ -305,6 +305,14 @@ static bool aligned(const void *p)
 	return (uintptr_t)p % ALIGN == 0;
 }
 
+bool mx_cuda_linear_is_few(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	const bool chain = p->bf16 && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm);
+	return p->bf16 && p->n > 0 && p->rows > 0 && aligned(p->x) && aligned(p->w) &&
+	       p->cols * 2 % ALIGN == 0 && p->ldx * 2 % ALIGN == 0 && !d->info.deterministic &&
+	       p->n <= (chain ? MX_CUDA_CHAIN_MIN - 1 : MX_CUDA_FEW);
+}
+
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p)
 {
 	cudaStream_t stream = mx_cuda_stream(d);

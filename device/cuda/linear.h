@@ -51,6 +51,15 @@ struct mx_cuda_product {
 	               products are rounded to bf16 first; bf16, no bias, nothing added to y */
 	const float *norm; /* [cols] x goes through rmsnorm first, rounded to bf16; NULL = no norm */
 	float norm_eps;
+	/* Of `few` in bf16, not gated: a second product of the same x in the same kernel, in f32 and
+	 * without a norm of its own. */
+	struct mx_cuda_second {
+		const void *w;
+		const float *bias;
+		float *y;
+		size_t ldy;
+		uint32_t rows; /* 0 = none */
+	} second;
 };
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.

@@ -13,8 +13,9 @@
  * with W as the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x
  * cost the same instructions as one. x is read once for every R tiles.
  *
- * Gated products take tiles in pairs, one of gate and one of up. With a norm, each CTA computes the
- * norm of x by itself, into shared memory, while its rings fill.
+ * Gated products take tiles in pairs, one of gate and one of up. A second product's tiles follow
+ * the first one's. With a norm, each CTA computes the norm of x by itself, into shared memory,
+ * while its rings fill.
  */
 #include "device/cuda/linear.cuh"
 #include "device/cuda/norm.cuh"
@@ -55,6 +56,12 @@ template <int NT, int R, int S> static constexpr size_t few_smem()
 	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
 }
 
+/* Tiles of the product and of its second one, whose tiles follow. */
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const mx_cuda_product &p)
+{
+	return (p.rows + TILE - 1) / TILE + (p.second.rows + TILE - 1) / TILE;
+}
+
 /* Loads row g of each 8 tokens of x [n, ldx] for one block: NT times two runs of 32 columns.
  */
 template <int NT>
@@ -83,7 +90,8 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * (S * BLOCK_MEM);
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE;     /* if gated: pairs */
+	const uint32_t own_tiles = (p.rows + TILE - 1) / TILE;
+	const uint32_t tiles = tiles_of(p); /* if gated: pairs */
 	const uint32_t rows = p.gated ? 2 * p.rows : p.rows;
 	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
 	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all CTAs read nearby addresses.
@@ -107,11 +115,15 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 			const uint32_t unit = lane % MX_LINEAR_UNITS;
 			const uint32_t col = at.block * MX_LINEAR_BLOCK + unit * 8;
 			const bool valid = col < p.cols;
-			const __nv_bfloat16 *from = (const __nv_bfloat16 *)p.w + (valid ? col : 0);
+			uint32_t row0 = row_of(at.tile + at.r), end = rows;
+			const void *w = p.w;
+			if (p.second.rows && row0 >= own_tiles * TILE)
+				row0 -= own_tiles * TILE, end = p.second.rows, w = p.second.w;
+			const __nv_bfloat16 *from = (const __nv_bfloat16 *)w + (valid ? col : 0);
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++) {
 				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
-				const uint32_t row = min(row_of(at.tile + at.r) + r, rows - 1);
+				const uint32_t row = min(row0 + r, end - 1);
 				mx_copy16_as(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
 				             from + (size_t)row * p.cols, valid, once);
 			}
@@ -197,7 +209,13 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 		const uint32_t outputs = p.gated ? 1 : here;
 		for (uint32_t o = threadIdx.x; o < outputs * NT * 8 * TILE; o += WARPS * 32) {
 			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-			const uint32_t out = row_of(tile + r) + row;
+			const uint32_t out = row_of(tile + r) + row, behind = own_tiles * TILE;
+			if (p.second.rows && out >= behind && token < p.n && out - behind < p.second.rows) {
+				float v = sum_of(r, token, row);
+				if (p.second.bias)
+					v += p.second.bias[out - behind];
+				p.second.y[(size_t)token * p.second.ldy + out - behind] = v;
+			}
 			if (token >= p.n || out >= p.rows)
 				continue;
 			const float v = sum_of(r, token, row);
@@ -250,7 +268,7 @@ template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_
 template <int NT, int R, int S, bool NORM, typename O>
 static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
 {
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
+	const uint32_t tiles = tiles_of(p);
 	const size_t normed = NORM ? (size_t)p.n * p.cols * 2 : 0;
 	return mx_launch(few_bf16<NT, R, S, NORM, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
 	                 few_smem<NT, R, S>() + normed, stream, p);
