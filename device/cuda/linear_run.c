@@ -306,7 +306,8 @@ static bool is_chained(struct mx_device *d, const struct mx_cuda_product *p,
                        const struct mx_quant *q)
 {
 	return !q && streams(p) && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm) &&
-	       (d->info.deterministic || (p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX)) &&
+	       (d->info.deterministic || (p->rows > MX_CUDA_CHAIN_ROWS && p->n >= MX_CUDA_CHAIN_MIN &&
+	                                  p->n <= MX_CUDA_CHAIN_MAX)) &&
 	       (uintptr_t)p->w % 16 == 0 && (uintptr_t)p->y % 16 == 0 && p->cols % 8 == 0 &&
 	       p->ldy % 8 == 0 && p->rows % 8 == 0;
 }
