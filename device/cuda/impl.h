@@ -81,12 +81,14 @@ mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r);
 void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
 
 /* linear.c, linear_few.cu, linear_chain.cu, linear_exact.cu. create allocates everything that
- * linear needs. product: with weights of the activations' type. expanded: memory of
- * MX_CUDA_EXPANDED bytes for these, if the limits have `quantised`. */
+ * linear needs. product: with weights of the activations' type. is_few: true if `few` computes it,
+ * in bf16 and in any order. expanded: memory of MX_CUDA_EXPANDED bytes for these, if the limits
+ * have `quantised`. */
 mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p);
+bool mx_cuda_linear_is_few(struct mx_device *d, const struct mx_cuda_product *p);
 void *mx_cuda_linear_expanded(struct mx_device *d);
 /* The counter of the next launch of a kernel whose thread blocks take tiles from one: 0, and 0
  * again when the kernel ends. Launches have counters by turns, since kernels ask before their wait,

@@ -326,13 +326,30 @@ static bool aligned(const void *p)
 	return (uintptr_t)p % ALIGN == 0;
 }
 
+/* True if `chain` computes this product: of so few rows of W its links, one after the other, take
+ * longer than `few`, whose lanes divide the columns. */
+static bool is_chain(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	if (!p->bf16 || !mx_cuda_linear_chain_can(mx_cuda(d)->base.sm))
+		return false;
+	return d->info.deterministic ||
+	       (p->rows > MX_CUDA_CHAIN_ROWS && p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX);
+}
+
+bool mx_cuda_linear_is_few(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	return p->bf16 && !is_chain(d, p) && p->n > 0 && p->rows > 0 && aligned(p->x) &&
+	       aligned(p->w) && p->cols * 2 % ALIGN == 0 && p->ldx * 2 % ALIGN == 0 &&
+	       !d->info.deterministic && p->n <= MX_CUDA_FEW;
+}
+
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p)
 {
 	cudaStream_t stream = mx_cuda_stream(d);
 	const size_t in = p->bf16 ? 2 : 4, out = p->bf16_out ? 2 : 4;
 	const bool fixed = d->info.deterministic;
-	const bool chain = p->bf16 && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm);
-	const uint32_t most = fixed && p->bf16 ? MX_CUDA_FEW_MAX : MX_CUDA_FEW;
+	const bool small = p->bf16 && p->rows <= MX_CUDA_CHAIN_ROWS;
+	const uint32_t most = p->bf16 && (fixed || small) ? MX_CUDA_FEW_MAX : MX_CUDA_FEW;
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
 	/* on a deterministic device the choice of the kernel must not depend on y. It may depend on n
@@ -340,7 +357,7 @@ mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_produ
 	if (!aligned(p->x) || !aligned(p->w) || p->cols * in % ALIGN || p->ldx * in % ALIGN ||
 	    (fixed && !p->bf16))
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
-	if (chain && (fixed || (p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX)))
+	if (is_chain(d, p))
 		return mx_cuda_check(d, mx_cuda_linear_chain(p, mx_cuda(d)->base.sms, stream),
 		                     "linear, chains");
 	if (p->n <= most)

@@ -3,7 +3,8 @@
  * Products of activations with a weight matrix, y = W x: the kernels behind linear, and when each
  * is used.
  *
- *   few    1 .. MX_CUDA_FEW rows: limited by reading W, which it streams
+ *   few    1 .. MX_CUDA_FEW rows: limited by reading W, which it streams; up to MX_CUDA_FEW_MAX
+ *          with MX_CUDA_CHAIN_ROWS rows of W or fewer
  *   chain  bf16 on compute capability 9.0: MX_CUDA_CHAIN_MIN .. MX_CUDA_CHAIN_MAX rows,
  *          on a deterministic device any number
  *   exact  more rows on a deterministic device without `chain`: bit-equal to `few`
@@ -28,14 +29,15 @@
 extern "C" {
 #endif
 
-#define MX_LINEAR_BLOCK   64 /* columns */
-#define MX_LINEAR_LANES   8
-#define MX_CUDA_FEW       16 /* with more rows cuBLASLt is faster */
-#define MX_CUDA_FEW_MAX   32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
-#define MX_CUDA_PAIR      8  /* most rows of `few` for products that are gated or have a norm */
-#define MX_CUDA_CHAIN_MIN 5  /* with fewer rows `few` is faster */
-#define MX_CUDA_CHAIN_MAX 32 /* with more rows cuBLASLt is as fast */
-#define MX_CUDA_EXPANDED  ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
+#define MX_LINEAR_BLOCK    64 /* columns */
+#define MX_LINEAR_LANES    8
+#define MX_CUDA_FEW        16  /* with more rows cuBLASLt is faster */
+#define MX_CUDA_FEW_MAX    32  /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
+#define MX_CUDA_PAIR       8   /* most rows of `few` for products that are gated or have a norm */
+#define MX_CUDA_CHAIN_MIN  5   /* with fewer rows `few` is faster */
+#define MX_CUDA_CHAIN_MAX  32  /* with more rows cuBLASLt is as fast */
+#define MX_CUDA_CHAIN_ROWS 256 /* with no more rows of W `few` is faster than both */
+#define MX_CUDA_EXPANDED   ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
 
 struct mx_cuda_product {
 	const void *w;     /* [rows, cols], row-major */
@@ -51,6 +53,15 @@ struct mx_cuda_product {
 	               products are rounded to bf16 first; bf16, no bias, nothing added to y */
 	const float *norm; /* [cols] x goes through rmsnorm first, rounded to bf16; NULL = no norm */
 	float norm_eps;
+	/* Of `few` in bf16, not gated: a second product of the same x in the same kernel, in f32 and
+	 * without a norm of its own. */
+	struct mx_cuda_second {
+		const void *w;
+		const float *bias;
+		float *y;
+		size_t ldy;
+		uint32_t rows; /* 0 = none */
+	} second;
 };
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.

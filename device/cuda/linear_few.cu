@@ -4,17 +4,17 @@
  * reads under way from before the previous kernel has ended until the end of its
  * last tile.
  *
- * bf16: W is divided into tiles of 16 rows. There are as many CTAs as
- * multiprocessors; CTA i processes every gridDim-th tile from tile i on. Each
- * warp has its own blocks of columns and its own ring of blocks in shared memory,
- * filled by cp.async (S - 1 blocks of 2 KiB under way in each of 8 warps), so
- * warps wait for one another only to add up a tile. The ring is filled before the
- * wait for the previous kernel and continues across tiles. Tensor cores multiply,
- * with W as the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x
- * cost the same instructions as one. x is read once for every R tiles.
+ * bf16: W is divided into tiles of 16 rows, or fewer where CTAs get more equal shares so. There are
+ * as many CTAs as multiprocessors; CTA i processes every gridDim-th tile from tile i on. Each warp
+ * has its own blocks of columns and its own ring of blocks in shared memory, filled by cp.async (S
+ * - 1 blocks of 2 KiB under way in each of 8 warps), so warps wait for one another only to add up a
+ * tile. The ring is filled before the wait for the previous kernel and continues across tiles.
+ * Tensor cores multiply, with W as the A operand and x, straight from memory, as B: 8, 16 or 32
+ * rows of x cost the same instructions as one. x is read once for every R tiles.
  *
- * Gated products take tiles in pairs, one of gate and one of up. With a norm, each CTA computes the
- * norm of x by itself, into shared memory, while its rings fill.
+ * Gated products take tiles in pairs, one of gate and one of up. A second product's tiles follow
+ * the first one's. With a norm, each CTA computes the norm of x by itself, into shared memory,
+ * while its rings fill.
  */
 #include "device/cuda/linear.cuh"
 #include "device/cuda/norm.cuh"
@@ -55,6 +55,29 @@ template <int NT, int R, int S> static constexpr size_t few_smem()
 	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
 }
 
+/* Tiles of `height` rows of the product and of its second one, whose tiles follow. */
+static __host__ __device__ __forceinline__ uint32_t tiles_of(const mx_cuda_product &p,
+                                                             uint32_t height)
+{
+	return (p.rows + height - 1) / height + (p.second.rows + height - 1) / height;
+}
+
+/* Returns the rows of a tile, TILE or fewer, with which no CTA has many more than another: the
+ * fewest rows of the CTA that has most. Gated tiles are whole. */
+static uint32_t height_of(const mx_cuda_product &p, uint32_t sms)
+{
+	const uint32_t least = (tiles_of(p, TILE) + sms - 1) / sms;
+	uint32_t best = TILE, most = least * TILE;
+	for (uint32_t each = least; each <= least + 2 && !p.gated; each++) {
+		uint32_t height = ((p.rows + p.second.rows + each * sms - 1) / (each * sms) + 1) / 2 * 2;
+		while (height <= TILE && tiles_of(p, height) > each * sms)
+			height += 2;
+		if (height <= TILE && each * height < most)
+			most = each * height, best = height;
+	}
+	return best;
+}
+
 /* Loads row g of each 8 tokens of x [n, ldx] for one block: NT times two runs of 32 columns.
  */
 template <int NT>
@@ -77,13 +100,14 @@ static __device__ __forceinline__ void few_x(uint4 (&f)[NT][2], const mx_cuda_pr
 
 template <int NT, int R, int S, bool NORM, typename O>
 static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
-	few_bf16(const mx_cuda_product p)
+	few_bf16(const mx_cuda_product p, uint32_t height)
 {
 	extern __shared__ __align__(128) unsigned char smem[];
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * (S * BLOCK_MEM);
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE;     /* if gated: pairs */
+	const uint32_t behind = (p.rows + height - 1) / height * height; /* the second product's rows */
+	const uint32_t tiles = tiles_of(p, height);                      /* if gated: pairs */
 	const uint32_t rows = p.gated ? 2 * p.rows : p.rows;
 	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
 	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all CTAs read nearby addresses.
@@ -92,7 +116,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	const uint32_t last = p.gated ? 2 * mine : mine;
 	auto row_of = [&](uint32_t i) {
 		return p.gated ? ((i / 2) * gridDim.x + blockIdx.x) * TILE + (i % 2) * p.rows
-		               : (i * gridDim.x + blockIdx.x) * TILE;
+		               : (i * gridDim.x + blockIdx.x) * height;
 	};
 
 	/* Called first: the next kernel's rings are then full when this one ends, which hides the last
@@ -107,13 +131,17 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 			const uint32_t unit = lane % MX_LINEAR_UNITS;
 			const uint32_t col = at.block * MX_LINEAR_BLOCK + unit * 8;
 			const bool valid = col < p.cols;
-			const __nv_bfloat16 *from = (const __nv_bfloat16 *)p.w + (valid ? col : 0);
+			uint32_t row0 = row_of(at.tile + at.r), end = rows;
+			const void *w = p.w;
+			if (p.second.rows && row0 >= behind)
+				row0 -= behind, end = p.second.rows, w = p.second.w;
+			const __nv_bfloat16 *from = (const __nv_bfloat16 *)w + (valid ? col : 0);
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++) {
 				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
-				const uint32_t row = min(row_of(at.tile + at.r) + r, rows - 1);
+				const uint32_t row = min(row0 + r, end - 1);
 				mx_copy16_as(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
-				             from + (size_t)row * p.cols, valid, once);
+				             from + (size_t)row * p.cols, valid && r < height, once);
 			}
 			at.next(last, warp, blocks);
 		}
@@ -198,6 +226,14 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 		for (uint32_t o = threadIdx.x; o < outputs * NT * 8 * TILE; o += WARPS * 32) {
 			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
 			const uint32_t out = row_of(tile + r) + row;
+			if (row >= height)
+				continue;
+			if (p.second.rows && out >= behind && token < p.n && out - behind < p.second.rows) {
+				float v = sum_of(r, token, row);
+				if (p.second.bias)
+					v += p.second.bias[out - behind];
+				p.second.y[(size_t)token * p.second.ldy + out - behind] = v;
+			}
 			if (token >= p.n || out >= p.rows)
 				continue;
 			const float v = sum_of(r, token, row);
@@ -250,10 +286,10 @@ template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_
 template <int NT, int R, int S, bool NORM, typename O>
 static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
 {
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
+	const uint32_t height = height_of(p, (uint32_t)sms), tiles = tiles_of(p, height);
 	const size_t normed = NORM ? (size_t)p.n * p.cols * 2 : 0;
 	return mx_launch(few_bf16<NT, R, S, NORM, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
-	                 few_smem<NT, R, S>() + normed, stream, p);
+	                 few_smem<NT, R, S>() + normed, stream, p, height);
 }
 
 /* Chooses the tiles at a time and the depth of the ring, so that a CTA of this

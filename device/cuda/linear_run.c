@@ -235,6 +235,24 @@ static struct mx_cuda_product product_of(struct mx_device *d, const void *x, siz
 	                                .bf16_out = y_dtype == MX_BF16};
 }
 
+/* Takes the next outputs as the second product of `p`, if its kernel computes it, and moves *i
+ * behind them: a product in f32 beside one in bf16, of so few rows of x that its launch is most of
+ * its cost. Both have the bits that they have apart. */
+static void add_second(struct mx_device *d, struct mx_cuda_product *p, const struct mx_quant *q,
+                       const struct mx_linear_out *out, size_t n_out, size_t *i)
+{
+	const struct mx_linear_out *o = &out[*i];
+	size_t next = *i;
+	if (q || *i >= n_out || !o->y_f32 || !p->bf16_out || p->rows == 0 || o->w->dtype != MX_BF16 ||
+	    o->w->cols != p->cols || o->accumulate || (uintptr_t)o->w->data % 16 ||
+	    !mx_cuda_linear_is_few(d, p))
+		return;
+	const struct mx_cuda_product s = product_of(d, p->x, p->ldx, p->n, out, n_out, &next);
+	p->second =
+		(struct mx_cuda_second){.w = s.w, .bias = s.bias, .y = s.y, .ldy = s.ldy, .rows = s.rows};
+	*i = next;
+}
+
 static mx_status run_product(struct mx_device *d, const struct mx_cuda_product *p,
                              const struct mx_quant *q)
 {
@@ -248,7 +266,8 @@ mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, siz
 		const struct mx_weight *w = out[i].w;
 		if (w->dtype != (w->quant ? MX_QUANT : d->info.act_dtype))
 			return MX_E_INVALID;
-		const struct mx_cuda_product p = product_of(d, x, ldx, n, out, n_out, &i);
+		struct mx_cuda_product p = product_of(d, x, ldx, n, out, n_out, &i);
+		add_second(d, &p, w->quant, out, n_out, &i);
 		mx_status rc = run_product(d, &p, w->quant);
 		if (rc != MX_OK)
 			return rc;
@@ -288,7 +307,8 @@ static bool is_chained(struct mx_device *d, const struct mx_cuda_product *p,
                        const struct mx_quant *q)
 {
 	return !q && streams(p) && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm) &&
-	       (d->info.deterministic || (p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX)) &&
+	       (d->info.deterministic || (p->rows > MX_CUDA_CHAIN_ROWS && p->n >= MX_CUDA_CHAIN_MIN &&
+	                                  p->n <= MX_CUDA_CHAIN_MAX)) &&
 	       (uintptr_t)p->w % 16 == 0 && (uintptr_t)p->y % 16 == 0 && p->cols % 8 == 0 &&
 	       p->ldy % 8 == 0 && p->rows % 8 == 0;
 }
@@ -316,9 +336,10 @@ mx_status mx_cuda_linear_normed(struct mx_device *d, const struct mx_linear_in *
 			p.norm = in->norm;
 			p.norm_eps = in->norm_eps;
 			mx_status rc = MX_OK;
-			if (pass)
+			if (pass) {
+				add_second(d, &p, w->quant, out, n_out, &i);
 				rc = run_product(d, &p, w->quant);
-			else
+			} else
 				all = is_fused(d, &p, w->quant);
 			if (rc != MX_OK)
 				return rc;

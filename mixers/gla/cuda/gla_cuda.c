@@ -125,7 +125,7 @@ static const struct mx_mixer_ops gla_cuda_ops = {
 	.name = "gla",
 	.summary = "linear attention and its descendants, for NVIDIA GPUs",
 	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
-            MX_MIXER_RANKS,
+            MX_MIXER_ADD | MX_MIXER_NORM | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = gla_list_weights,
 	.state = state,

@@ -131,7 +131,7 @@ static const struct mx_mixer_ops mamba_cuda_ops = {
 	.name = "mamba",
 	.summary = "Mamba-2: selective state space with one decay a head, for NVIDIA GPUs",
 	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
-            MX_MIXER_RANKS,
+            MX_MIXER_ADD | MX_MIXER_NORM | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = mamba_weights,
 	.state = state,

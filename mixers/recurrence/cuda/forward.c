@@ -33,8 +33,8 @@ static struct mx_linear_out product(const struct run *r, const struct mx_weight 
 	                              .y_f32 = gates};
 }
 
-/* Computes all products of the layer's input, then the second ones of low-rank streams. Biases of
- * `gates` are added later, so that its products can be one. */
+/* Computes all products of the layer's input, with its norm if the step says so, then the second
+ * ones of low-rank streams. Biases of `gates` are added later, so that its products can be one. */
 static mx_status project(const struct run *r, const void *x)
 {
 	static const int order[] = {MX_RECUR_Q, MX_RECUR_K,    MX_RECUR_V,
@@ -65,7 +65,13 @@ static mx_status project(const struct run *r, const void *x)
 		else
 			outs[n++] = product(r, from->w, to->gates ? NULL : from->bias, to->off, to->gates);
 	}
-	mx_status status = ops->linear(m->device, x, m->width, n_rows, outs, n);
+	const struct mx_linear_in in = {.x = x,
+	                                .ldx = m->width,
+	                                .norm = r->step->norm,
+	                                .norm_eps = r->step->norm_eps,
+	                                .room = r->step->norm_room};
+	mx_status status = in.norm ? ops->linear_normed(m->device, &in, n_rows, outs, n)
+	                           : ops->linear(m->device, x, m->width, n_rows, outs, n);
 	for (int s = 0; s < MX_RECUR_STREAMS && status == MX_OK; s++) {
 		const struct recur_cuda_stream *from = &w->streams[s];
 		const struct recur_source *to = &m->source[s];
@@ -370,8 +376,30 @@ static mx_status finish(const struct run *r, const struct recur_out *a)
 	                       : status;
 }
 
-/* Everything between the products: one kernel if it can compute the step alone. */
-static mx_status recur(const struct run *r)
+/* True if the last product computes the norm of its input: a norm of all heads after their gates,
+ * in a step of so few rows that the product has it in its kernel. The gated outputs are rounded
+ * once more then, so a deterministic device has the norm always apart. */
+static bool norm_later(const struct run *r)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_recur_layer *d = &m->desc;
+	return m->device->ops->linear_normed && r->step->n_rows <= m->device->info.fused_rows &&
+	       !m->device->info.deterministic && d->norm && d->out.groups == 1 && !d->share_groups &&
+	       d->out.gate_first && !d->out.center && m->w.norm && !d->by_turns;
+}
+
+/* Makes each head a group of its own, which has a gate and no norm. */
+static void leave_norm(struct recur_out *a)
+{
+	a->has_norm = false;
+	a->norm.groups = a->heads;
+	a->norm.dim = a->head_dim;
+	a->norm.weight = NULL;
+}
+
+/* Everything between the products but the norm, if that is for `later`: one kernel if it can
+ * compute the step alone. */
+static mx_status recur(const struct run *r, bool later)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
@@ -381,6 +409,8 @@ static mx_status recur(const struct run *r)
 	struct recur_one one = {.core = core_of(r), .rows = rows_of(r), .out = out_of(r)};
 	mx_status status = MX_OK;
 
+	if (later)
+		leave_norm(&one.out);
 	one.core.n_long = mix.longs;
 	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
 	one.finish = one.fused && !m->desc.share_groups && recur_cuda_step_can_finish(&one);
@@ -418,7 +448,15 @@ mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, con
 		.stream = (cudaStream_t)cuda->stream,
 	};
 	const size_t n = (size_t)m->desc.core.heads * m->desc.v_dim;
-	const struct mx_linear_out out = {.w = m->w.o, .bias = m->w.o_bias, .y = y, .ldy = m->width};
+	const struct mx_linear_out out = {
+		.w = m->w.o, .bias = m->w.o_bias, .y = y, .ldy = m->width, .accumulate = step->add};
+	const bool later = norm_later(&r);
+	/* The norm's room: the streams, which nothing reads any more. */
+	const struct mx_linear_in in = {.x = at(&r, m->sizes.scratch.out),
+	                                .ldx = n,
+	                                .norm = later ? m->w.norm : NULL,
+	                                .norm_eps = m->desc.out.eps,
+	                                .room = at(&r, m->sizes.scratch.proj)};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;
@@ -426,11 +464,11 @@ mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, con
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status == MX_OK)
-		status = recur(&r);
+		status = recur(&r, later);
 	if (status != MX_OK)
 		return status;
-	return m->device->ops->linear(m->device, at(&r, m->sizes.scratch.out), n, step->n_rows, &out,
-	                              1);
+	return later ? m->device->ops->linear_normed(m->device, &in, step->n_rows, &out, 1)
+	             : m->device->ops->linear(m->device, in.x, n, step->n_rows, &out, 1);
 }
 
 mx_status recur_cuda_commit(struct mx_mixer *const *layers, uint32_t n_layers,

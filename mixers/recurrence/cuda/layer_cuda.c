@@ -46,12 +46,15 @@ static bool in_gates(const struct mx_recur_layer *d, int s)
 	return (s == MX_RECUR_A || s == MX_RECUR_BETA) && !d->streams[s].conv;
 }
 
-/* Bytes of what recur_cuda_stretch notes in a step. */
+/* Bytes of what recur_cuda_stretch notes in a step: of layers with scalar factors and without the
+ * delta rule nothing. */
 static size_t notes_bytes(const struct mx_layer_desc *layer, const struct mx_recur_layer *d,
                           const struct recur_cuda_sizes *z)
 {
 	const size_t n =
 		layer->max_rows / RECUR_STRETCH + (size_t)layer->max_spans * z->extra_chunks + 1;
+	if (!d->core.delta && d->core.decay != MX_RECUR_VECTOR)
+		return 0;
 	return n * d->core.heads *
 	       recur_cuda_note_bytes(z->kpad, d->core.decay == MX_RECUR_VECTOR, d->core.delta);
 }

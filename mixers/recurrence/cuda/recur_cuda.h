@@ -189,6 +189,13 @@ cudaError_t recur_cuda_rows(cudaStream_t stream, enum mx_dtype act, const struct
 cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *a);
 cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *a);
+
+/* recur_cuda_step for heads of 64 columns that share keys and queries two and two, in so many
+ * sequences that this is faster: the same bits. recur_cuda_step chooses it, and prepares it for a
+ * size of keys. */
+bool recur_cuda_pair_can(const struct recur_one *a);
+cudaError_t recur_cuda_pair(cudaStream_t stream, const struct recur_one *a);
+cudaError_t recur_cuda_pair_prepare(uint32_t kpad);
 cudaError_t recur_cuda_prompt(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_scan(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a);

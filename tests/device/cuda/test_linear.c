@@ -293,11 +293,12 @@ static void try_one(struct bench *b, uint32_t n, uint32_t flags, bool f32)
 
 /*
  * Two outputs of different types that are adjacent in W and in memory give the same bytes in one
- * call as in two. The second output starts where the first row of the first output ends, with the
- * same stride in elements. The stride is more than twice the rows of W, so the rows of an f32
- * output lie between those of a bf16 output and no row overlaps another.
+ * call as in two, with a norm of x in that call or without. The second output starts where the
+ * first row of the first output ends, with the same stride in elements. The stride is more than
+ * twice the rows of W, so the rows of an f32 output lie between those of a bf16 output and no row
+ * overlaps another.
  */
-static void try_mixed(struct bench *b, uint32_t n, uint32_t flags)
+static void try_mixed(struct bench *b, uint32_t n, uint32_t flags, bool norm)
 {
 	const struct shape *s = b->s;
 	const size_t in = b->bf16 ? 2 : 4, ldy = (2 * (size_t)s->rows + 15) / 8 * 8;
@@ -320,6 +321,10 @@ static void try_mixed(struct bench *b, uint32_t n, uint32_t flags)
 		                                 .accumulate = flags & ACCUMULATE,
 		                                 .y_f32 = i};
 	}
+	const struct mx_linear_in from = {
+		.x = b->x[0], .ldx = s->cols, .norm = b->norm, .norm_eps = 1e-5f, .room = b->room};
+	if (norm)
+		must(b->d->ops->rmsnorm(b->d, b->x[0], b->norm, 1e-5f, n, s->cols, b->room), "rmsnorm");
 	for (int together = 0; together < 2; together++) {
 		memset(b->got, 0xff, bytes);
 		for (uint32_t i = 0; i < 2 && flags & ACCUMULATE; i++)
@@ -329,9 +334,12 @@ static void try_mixed(struct bench *b, uint32_t n, uint32_t flags)
 					            b->host_y0[k * s->rows + (i ? rows[0] : 0) + r]);
 		put(b, b->y, b->got, bytes);
 		if (together)
-			must(b->d->ops->linear(b->d, b->x[0], s->cols, n, outs, 2), "linear");
+			must(norm ? b->d->ops->linear_normed(b->d, &from, n, outs, 2)
+			          : b->d->ops->linear(b->d, b->x[0], s->cols, n, outs, 2),
+			     "linear");
 		for (int i = 0; i < 2 && !together; i++)
-			must(b->d->ops->linear(b->d, b->x[0], s->cols, n, &outs[i], 1), "linear");
+			must(b->d->ops->linear(b->d, norm ? b->room : b->x[0], s->cols, n, &outs[i], 1),
+			     "linear");
 		must(b->d->ops->download(b->d, b->host, b->y, bytes), "download");
 		must(b->d->ops->wait(b->d), "wait");
 		memcpy(together ? b->got : b->kept, b->host, bytes);
@@ -463,7 +471,8 @@ static void try_shape(struct bench *b)
 		for (int i = 0; i < (big ? 1 : 4); i++)
 			try_one(b, numbers[k], rng_below(&b->rng, FLAGS), false);
 		try_one(b, numbers[k], rng_below(&b->rng, FLAGS), true);
-		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS));
+		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS), false);
+		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS), true);
 		try_gated(b, numbers[k], false);
 		try_gated(b, numbers[k], true);
 		try_normed(b, numbers[k], rng_below(&b->rng, FLAGS));
