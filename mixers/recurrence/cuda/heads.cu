@@ -354,7 +354,7 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 			if (pair)
 				other[half] = take<T>(a, sv, now_v[half], v[half]);
 		}
-		finish<T>(a, j, row, pos, x, other);
+		finish<T>(a, j, row, position_of(a.step, span, t), x, other);
 	}
 }
 
@@ -460,7 +460,7 @@ __device__ void run_turned(const recur_rows &a, const job &j, uint32_t first, ui
 			span = a.step.spans[a.step.row_span[row]];
 		if (row - span.row >= span.n)
 			continue;
-		const angles by = angles_of(a, s.dim, span.pos + (row - span.row));
+		const angles by = angles_of(a, s.dim, position_of(a.step, span, row - span.row));
 #pragma unroll
 		for (uint32_t h = 0; h < TURNS; h++) {
 			float4 x = load4((const T *)&now[h]);
