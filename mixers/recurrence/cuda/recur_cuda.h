@@ -150,7 +150,7 @@ struct recur_out {
 	const struct mx_device_span *spans;
 	const uint32_t *row_span;
 	uint32_t few;
-	bool trees;       /* spans may have parents; other kernels leave those to this one */
+	bool trees; /* spans may have parents; other kernels leave those to this one */
 	/* recur_core.y_half, if recur_cuda_out_of_128: of which spans, NULL = all. */
 	bool half;
 	const struct mx_device_span *half_spans;
