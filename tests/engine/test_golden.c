@@ -364,7 +364,7 @@ static bool check_model(const char *name, uint32_t tensor, uint32_t context)
 	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
 	if (l.plan->max_context > 1 << 16) /* converters write 2^20 for some */
 		config.max_context = MAX_TOTAL;
-	if (config.device && matrices) /* room to expand them */
+	if (config.device) /* room to expand matrices */
 		config.memory = (1ull << 30) * ranks;
 	bool can =
 		!config.device || (runs_on_devices(l.plan) && (ranks == 1 || splits_on(&l, &config)));
