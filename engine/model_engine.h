@@ -197,7 +197,7 @@ mx_status mx_forward_commit_rank(struct mx_model_engine *e, const struct mx_rank
 
 /* ---- what else a rank is to do (ranks.h), where devices are not asynchronous ---- */
 
-/* model_engine.c: clears a slot; saves it to a snapshot, with a page; loads it. */
+/* model_state.c: clears a slot; saves it to a snapshot, with a page; loads it. */
 mx_status mx_rank_clear(struct mx_model_engine *e, const struct mx_rank_call *c);
 mx_status mx_rank_save(struct mx_model_engine *e, const struct mx_rank_call *c);
 mx_status mx_rank_load(struct mx_model_engine *e, const struct mx_rank_call *c);

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of decode.cu for ranks that share pages. */
+/* The kernels of decode_kernels.cuh for ranks that share pages. */
 #define ATTN_SHARED
-#include "mixers/attention/cuda/decode.cu"
+#include "mixers/attention/cuda/decode_kernels.cuh"

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of rungs.cu for ranks that share pages. */
+/* The kernels of rungs_kernels.cuh for ranks that share pages. */
 #define ATTN_SHARED
-#include "mixers/attention/cuda/rungs.cu"
+#include "mixers/attention/cuda/rungs_kernels.cuh"

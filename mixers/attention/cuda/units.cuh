@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How decode.cu divides a step into units. A unit is a span, a key head, up to
+ * How decode_kernels.cuh divides a step into units. A unit is a span, a key head, up to
  * ROWS rows (tokens times the query heads of the group) and a split of keys; if
  * WHOLE, all splits. Every thread block computes the list from the step's tables.
  */

@@ -1,0 +1,811 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention of few rows over many keys, in two kernels (Flash-Decoding: Dao et
+ * al. 2023): `attend` computes partials, `merge` folds them.
+ *
+ * A unit is a span, a key head, up to 8 NT rows (tokens times the query heads
+ * of the group) and a split of keys. Blocks persist and take every gridDim-th
+ * unit. In a thread block, warp w takes the 16-key blocks whose absolute number
+ * is w modulo the number of warps. Each warp has its own ring of copies, which
+ * prefetches across units. The products are transposed, S^T = K Q^T and
+ * O^T = V^T P^T, so that 8 rows are enough for tensor cores.
+ *
+ * WHOLE: a unit goes through all splits of its rows and folds them here, bit for
+ * bit as `merge` does. NEWEST: for spans of one token, in one kernel with what comes
+ * before and after (newest.cuh).
+ *
+ * Compiled twice: by decode.cu, and by decode_shared.cu for ranks that share pages.
+ */
+#ifdef ATTN_SHARED /* decode_shared.cu */
+#define OF(name) name##_shared
+#define SHARED_INSTEAD(...)
+#else
+#define MX_ALONE
+#define OF(name) name
+#define SHARED_INSTEAD(...)                                                                        \
+	if (l->shared)                                                                                 \
+		return __VA_ARGS__;
+#endif
+
+#include "device/cuda/launch.cuh"
+#include "mixers/attention/cuda/attention_cuda.h"
+#include "mixers/softmax/cuda/mma.cuh"
+#include "mixers/attention/cuda/partial.cuh"
+#include "mixers/attention/cuda/units.cuh"
+#include "mixers/attention/cuda/newest.cuh"
+
+#define MAX_STAGES   8
+#define STATIC_BYTES 2048  /* most static shared memory */
+#define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
+
+namespace
+{
+
+/* How keys of dimension D lie in shared memory. */
+template <typename KV, int D> struct tile {
+	static constexpr bool fp8 = sizeof(KV) == 1;
+	static constexpr int row = D * (int)sizeof(KV);
+	static constexpr int panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : 32;
+	static constexpr int parts = panel / 16;
+	static constexpr int shift = parts == 8 ? 0 : parts == 4 ? 1 : 2;
+	static constexpr int block = ATTN_CUDA_WARP_KEYS * row;
+	static constexpr int pitch = D + 4; /* floats between rows of store: no bank conflicts */
+};
+
+/* Layout of dynamic shared memory. */
+template <typename KV, int D, int NT, bool WHOLE> struct plan {
+	static constexpr int rows = 8 * NT;
+	static constexpr int buffers = WHOLE ? 1 : 2;
+	static constexpr int values = WARPS * rows * tile<KV, D>::pitch; /* floats of a buffer */
+	static constexpr int sums = WARPS * rows * 2;
+	static constexpr int state = WHOLE ? rows * D + 2 * rows * 2 : 0;
+	static constexpr int units = WHOLE ? 0 : UNITS * UNIT_WORDS;
+	static size_t bytes(int stages, uint32_t n_spans)
+	{
+		return (size_t)WARPS * stages * 2 * tile<KV, D>::block +
+		       (buffers * (values + sums) + state + units) * sizeof(float) +
+		       (n_spans + 1) * sizeof(uint32_t);
+	}
+	static int stages(int sm)
+	{
+		int n = RING_BYTES / (2 * tile<KV, D>::block);
+		return sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
+	}
+};
+
+/* ---- the ring of a warp ---- */
+
+/* Starts the copies of this warp's blocks in the order in which the warp will use them. */
+template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
+	using T = tile<KV, D>;
+	unit w;
+	const uint32_t *first;
+	const uint4 *units;
+	uint32_t i, n;   /* current unit and number of units */
+	uint32_t b, end; /* next block, and the end of the unit's blocks */
+	bool done;
+	int next;      /* lane that knows the address of block b */
+	uint32_t tail; /* keys from here on are in the row's tail */
+	const unsigned char *keys;
+
+	/* Finds the addresses of the next 32 blocks, one a lane. */
+	__device__ void find(const attn_args &a)
+	{
+		uint32_t mine = b + (threadIdx.x & 31) * WARPS, key = mine * ATTN_CUDA_WARP_KEYS;
+		next = 0;
+		tail = a.tails ? a.tails[w.row].from : UINT32_MAX;
+		if (mine < end && key >= tail) {
+			keys = a.tail_base + a.tails[w.row].place * attn_tail_bytes(a.kv_heads, T::row) +
+			       ((size_t)2 * w.head * ATTN_TAIL + key - tail) * T::row;
+		} else if (mine < end) {
+			uint32_t page = a.pages[w.page_begin + key / a.page_tokens];
+			keys = a.page_base + page * a.page_stride +
+			       ((size_t)2 * w.head * a.page_tokens + key % a.page_tokens) * T::row;
+		}
+	}
+
+	__device__ void open(const attn_args &a, const uint32_t *list, const uint4 *listed,
+	                     uint32_t all)
+	{
+		first = list;
+		units = listed;
+		i = 0;
+		n = all;
+		keys = nullptr;
+		done = n == 0;
+		if (done)
+			return;
+		load_unit<ROWS, WHOLE>(a, first, units, i, w);
+		warp_blocks(w, threadIdx.x >> 5, b, end);
+		if (b < end)
+			find(a);
+		advance(a);
+	}
+
+	/* Goes on to the next split or unit if the blocks of this one are used up. */
+	__device__ void advance(const attn_args &a)
+	{
+		while (!done && b >= end) {
+			if (++w.split >= w.split_end) {
+				done = ++i >= n;
+				if (done)
+					break;
+				load_unit<ROWS, WHOLE>(a, first, units, i, w);
+			}
+			warp_blocks(w, threadIdx.x >> 5, b, end);
+			if (b < end)
+				find(a);
+		}
+	}
+
+	/* True if earlier steps have written all keys of the next block. */
+	__device__ bool old(const attn_args &a) const
+	{
+		return !done &&
+		       b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= mx_place_of(&a.places, w.pos);
+	}
+
+	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
+	{
+		if (!done) {
+			const unsigned char *k =
+				(const unsigned char *)__shfl_sync(~0u, (unsigned long long)keys, next);
+			const uint32_t apart = b * ATTN_CUDA_WARP_KEYS < tail ? a.page_tokens : ATTN_TAIL;
+			const unsigned char *v = k + (size_t)apart * T::row;
+#if __CUDA_ARCH__ >= 900
+			if ((threadIdx.x & 31) == 0) {
+				barrier_expect(bar, 2 * T::block);
+				copy_bulk(to, k, T::block, bar);
+				copy_bulk(to + T::block, v, T::block, bar);
+			}
+#else
+			(void)bar;
+			for (int i = threadIdx.x & 31; i < T::block / 16; i += 32) {
+				copy_16(to + i * 16, k + i * 16);
+				copy_16(to + T::block + i * 16, v + i * 16);
+			}
+#endif
+			b += WARPS;
+			if (++next == 32 && b < end)
+				find(a);
+			advance(a);
+		}
+#if __CUDA_ARCH__ < 900
+		copies_commit();
+#endif
+	}
+};
+
+/* ---- rows of a unit in registers ---- */
+
+/* Elements e, e + 1 of a query (e even); zero from `dim` on. */
+__device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16 *q, uint32_t e, uint32_t dim)
+{
+	__nv_bfloat162 v = __floats2bfloat162_rn(0, 0);
+	if (e < dim)
+		v.x = q[e];
+	if (e + 1 < dim)
+		v.y = q[e + 1];
+	return *(uint32_t *)&v;
+}
+
+template <typename KV, int D, int NT> struct rows {
+	using T = tile<KV, D>;
+	uint32_t q[NT][D / 16][2];
+	uint32_t pos[NT][2]; /* of rows 2t and 2t + 1 of each 8 */
+	float m[NT][2], l[NT][2], o[NT][D / 16][4];
+
+	__device__ void load(const attn_args &a, const unit &w)
+	{
+		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			uint32_t v = w.v0 + 8 * j + g;
+			bool there = 8 * j + g < w.rows;
+			uint32_t token = w.n == 1 ? 0 : v / a.group;
+			uint32_t head = w.head * a.group + v - token * a.group;
+			const __nv_bfloat16 *x = (const __nv_bfloat16 *)a.qkv;
+			if (there)
+				x += (size_t)(w.row + token) * a.ld + head * a.head_dim;
+			/* fp8: lane t holds dimensions 4t .. 4t + 3 of 16, as the keys' bytes lie */
+			uint32_t e = T::fp8 ? 4 * t : 2 * t, next = T::fp8 ? 2 : 8;
+			if (a.head_dim == D) { /* rows beyond the last read row 0 */
+#pragma unroll
+				for (int s = 0; s < D / 16; s++) {
+					q[j][s][0] = *(const uint32_t *)(x + 16 * s + e);
+					q[j][s][1] = *(const uint32_t *)(x + 16 * s + e + next);
+				}
+			} else {
+				uint32_t dim = there ? a.head_dim : 0;
+				for (int s = 0; s < D / 16; s++) {
+					q[j][s][0] = load_pair(x, 16 * s + e, dim);
+					q[j][s][1] = load_pair(x, 16 * s + e + next, dim);
+				}
+			}
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				uint32_t r = 8 * j + 2 * t + i;
+				r = r < w.rows ? r : w.rows - 1;
+				pos[j][i] = w.pos + (w.n == 1 ? 0 : (w.v0 + r) / a.group);
+			}
+		}
+	}
+
+	/* Converts queries to f16 if the products are f16. Not in load: the loads are under way. */
+	__device__ void convert(void)
+	{
+		if constexpr (T::fp8)
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+#pragma unroll
+				for (int s = 0; s < D / 16; s++)
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						__nv_bfloat162 v = *(__nv_bfloat162 *)&q[j][s][i];
+						q[j][s][i] = pack<true>(__low2float(v), __high2float(v));
+					}
+	}
+
+	__device__ void clear(void)
+	{
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			m[j][0] = m[j][1] = -INFINITY;
+			l[j][0] = l[j][1] = 0;
+#pragma unroll
+			for (int s = 0; s < D / 16; s++)
+				o[j][s][0] = o[j][s][1] = o[j][s][2] = o[j][s][3] = 0;
+		}
+	}
+
+	/* Computes the scores of 16 keys: s[key g, g + 8][row 2t, 2t + 1]. */
+	__device__ void scores(float (&s)[NT][4], uint32_t keys) const
+	{
+		uint32_t lane = threadIdx.x & 31, row = lane & 15;
+		uint32_t turn = (row & 7) >> T::shift & (T::parts - 1), high = lane >> 4 ^ turn;
+		float s1[NT][4] = {};
+		keys += row / 8 * 8 * T::row + row % 8 * T::panel;
+#pragma unroll
+		for (int c = 0; c < T::row / 32; c++) {
+			uint32_t r[4];
+			load_matrices(r, keys + 2 * c / T::parts * 8 * T::panel +
+			                     ((2 * c % T::parts) ^ high) * 16);
+			if constexpr (T::fp8) {
+				uint32_t a0[4] = {widen_fp8(r[0]), widen_fp8(r[1]), widen_fp8(r[0] >> 16),
+				                  widen_fp8(r[1] >> 16)};
+				uint32_t a1[4] = {widen_fp8(r[2]), widen_fp8(r[3]), widen_fp8(r[2] >> 16),
+				                  widen_fp8(r[3] >> 16)};
+#pragma unroll
+				for (int j = 0; j < NT; j++) {
+					multiply<true>(s[j], a0, q[j][2 * c][0], q[j][2 * c][1]);
+					multiply<true>(s1[j], a1, q[j][2 * c + 1][0], q[j][2 * c + 1][1]);
+				}
+			} else {
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+					multiply<false>(c % 2 ? s1[j] : s[j], r, q[j][c][0], q[j][c][1]);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < NT; j++)
+			for (int i = 0; i < 4; i++)
+				s[j][i] = __fadd_rn(s[j][i], s1[j][i]);
+	}
+
+	/* Turns scores into probabilities, operands of the next product, and rescales the state. */
+	__device__ void softmax(float (&s)[NT][4], uint32_t (&p)[NT][2], float scale)
+	{
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			float use[2], alpha[2];
+			bool moved = false;
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				float top = fmaxf(s[j][i], s[j][i + 2]);
+				for (int d = 4; d < 32; d *= 2)
+					top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+				top = fmaxf(m[j][i], __fmul_rn(top, scale));
+				use[i] = top == -INFINITY ? 0 : top;
+				alpha[i] = exp2_fast(__fsub_rn(m[j][i], use[i]));
+				moved |= top != m[j][i];
+				m[j][i] = top;
+			}
+			float e[4];
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				e[i] = exp2_fast(__fsub_rn(__fmul_rn(s[j][i], scale), use[i & 1]));
+			for (int i = 0; i < 2; i++)
+				l[j][i] = __fmaf_rn(l[j][i], alpha[i], __fadd_rn(e[i], e[i + 2]));
+			p[j][0] = transpose(pack<T::fp8>(e[0], e[1]));
+			p[j][1] = transpose(pack<T::fp8>(e[2], e[3]));
+			if (!__any_sync(~0u, moved))
+				continue;
+#pragma unroll
+			for (int c = 0; c < D / 16; c++)
+				for (int i = 0; i < 4; i++)
+					o[j][c][i] = __fmul_rn(o[j][c][i], alpha[i & 1]);
+		}
+	}
+
+	/* Adds the values of 16 keys to o. Keys from `n` on (0 .. 16) are not used: memory that was
+	 * never written may hold NaN. */
+	__device__ void add_values(const uint32_t (&p)[NT][2], uint32_t values, uint32_t n)
+	{
+		uint32_t lane = threadIdx.x & 31, t = lane % 4;
+		uint32_t row = T::fp8 ? lane & 15 : (lane & 7) + lane / 16 * 8;
+		uint32_t high = T::fp8 ? lane >> 4 : lane >> 3 & 1;
+		uint32_t turn = (row & 7) >> T::shift & (T::parts - 1);
+		uint32_t keep[2];
+		for (uint32_t i = 0; i < 2; i++)
+			keep[i] = (2 * t + 8 * i < n ? 0xffffu : 0) | (2 * t + 8 * i + 1 < n ? 0xffff0000u : 0);
+		high ^= turn;
+		values += row / 8 * 8 * T::row + row % 8 * T::panel;
+#pragma unroll
+		for (int c = 0; c < T::row / 32; c++) {
+			uint32_t r[4];
+			load_transposed(r, values + 2 * c / T::parts * 8 * T::panel +
+			                       ((2 * c % T::parts) ^ high) * 16);
+			if constexpr (T::fp8) {
+#pragma unroll
+				for (int k = 0; k < 2; k++) {
+					/* even bytes are dimension 2g of two keys, odd ones 2g + 1 */
+					uint32_t x = __byte_perm(r[2 * k], 0, 0x3120);
+					uint32_t y = __byte_perm(r[2 * k + 1], 0, 0x3120);
+					uint32_t a[4] = {widen_fp8(x) & keep[0], widen_fp8(x >> 16) & keep[0],
+					                 widen_fp8(y) & keep[1], widen_fp8(y >> 16) & keep[1]};
+#pragma unroll
+					for (int j = 0; j < NT; j++)
+						multiply<true>(o[j][2 * c + k], a, p[j][0], p[j][1]);
+				}
+			} else {
+				uint32_t a[4] = {r[0] & keep[0], r[1] & keep[0], r[2] & keep[1], r[3] & keep[1]};
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+					multiply<false>(o[j][c], a, p[j][0], p[j][1]);
+			}
+		}
+	}
+
+	/* Computes block b of 16 keys, which lies at `at`. Keys from w.hi on may never have been
+	 * written. */
+	__device__ void block(const attn_args &a, const unit &w, uint32_t b, uint32_t at)
+	{
+		uint32_t g = (threadIdx.x & 31) / 4, k0 = b * ATTN_CUDA_WARP_KEYS;
+		float s[NT][4] = {};
+		uint32_t p[NT][2];
+		scores(s, at);
+		if (a.cap > 0)
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+				for (int i = 0; i < 4; i++)
+					s[j][i] = capped(a, s[j][i]);
+		const uint32_t p0 = mx_position_of(&a.places, k0);
+		if (p0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || p0 < attn_first_key(&a, w.last_pos)) {
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+				for (int i = 0; i < 4; i++) {
+					/* for later keys this wraps to a large number */
+					uint32_t back = pos[j][i & 1] - (p0 + g + (i & 2) * 4);
+					s[j][i] = back < attn_reach(&a, pos[j][i & 1]) ? s[j][i] : -INFINITY;
+				}
+		}
+		softmax(s, p, a.cap > 0 ? 1.0f : a.scale);
+		add_values(p, at + T::block,
+		           w.hi - k0 < ATTN_CUDA_WARP_KEYS ? w.hi - k0 : ATTN_CUDA_WARP_KEYS);
+	}
+
+	/* Stores the warp's partials for join_warps: sums [rows][2], values [rows][pitch]. */
+	__device__ void store(float *sums, float *values)
+	{
+		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				uint32_t r = 8 * j + 2 * t + i;
+				float sum = l[j][i];
+				for (int d = 4; d < 32; d *= 2)
+					sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, d));
+				if (g == 0) {
+					sums[2 * r] = m[j][i];
+					sums[2 * r + 1] = sum;
+				}
+#pragma unroll
+				for (int c = 0; c < D / 16; c++) {
+					uint32_t d = 16 * c + (T::fp8 ? 2 * g : g);
+					values[r * T::pitch + d] = o[j][c][i];
+					values[r * T::pitch + d + (T::fp8 ? 1 : 8)] = o[j][c][i + 2];
+				}
+			}
+		}
+	}
+};
+
+/* ---- the end of a split ---- */
+
+/* Four dimensions of a row. */
+struct quad {
+	float m, l, o[4];
+};
+
+/* Joins the warps' partials of dimensions d .. d + 3 of row r into the split's partial. */
+template <typename KV, int D, int NT>
+__device__ __forceinline__ quad join_warps(const float *sums, const float *values, uint32_t r,
+                                           uint32_t d)
+{
+	constexpr int rows = 8 * NT, pitch = tile<KV, D>::pitch;
+	float2 sum[WARPS];
+	quad x = {-INFINITY, 0, {}};
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+		sum[w] = *(const float2 *)(sums + (w * rows + r) * 2);
+		x.m = fmaxf(x.m, sum[w].x);
+	}
+	float use = x.m == -INFINITY ? 0 : x.m;
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+		float f = exp2_fast(__fsub_rn(sum[w].x, use));
+		float4 v = *(const float4 *)(values + (w * rows + r) * pitch + d);
+		x.l = __fmaf_rn(sum[w].y, f, x.l);
+		x.o[0] = __fmaf_rn(v.x, f, x.o[0]);
+		x.o[1] = __fmaf_rn(v.y, f, x.o[1]);
+		x.o[2] = __fmaf_rn(v.z, f, x.o[2]);
+		x.o[3] = __fmaf_rn(v.w, f, x.o[3]);
+	}
+	return x;
+}
+
+/* Writes the output of dimensions d .. d + 3 of row r after the row's last split. */
+__device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint32_t r, uint32_t d,
+                                        const quad &x)
+{
+	uint32_t v = w.v0 + r, token = w.n == 1 ? 0 : v / a.group;
+	uint32_t head = w.head * a.group + v - token * a.group;
+	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
+	if (sends(a)) {
+		float *to = sent_partial(a, w.row + token, head);
+		*(float4 *)(to + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
+		if (d == 0)
+			*(float2 *)(to + a.dim) = make_float2(x.m, x.l);
+		return;
+	}
+	for (uint32_t i = 0; i < 4; i++)
+		if (d + i < a.head_dim)
+			out[head * a.head_dim + d + i] =
+				__float2bfloat16_rn(finish(a, head, {x.m, x.l, x.o[i]}));
+}
+
+template <typename KV, int D, int NT, bool WHOLE>
+__device__ void end_split(const attn_args &a, const unit &w, const float *sums, const float *values,
+                          float *state, uint32_t parity)
+{
+	constexpr int rows = 8 * NT, quads = D / 4;
+	float *old = state + rows * D + parity * 2 * rows;
+	float *now = state + rows * D + (parity ^ 1) * 2 * rows;
+	for (uint32_t e = threadIdx.x; e < w.rows * quads; e += THREADS) {
+		uint32_t r = e / quads, d = e % quads * 4;
+		quad x = join_warps<KV, D, NT>(sums, values, r, d);
+		if (!WHOLE && w.splits > 1) {
+			size_t at = w.at + r * w.splits;
+			*(float4 *)(a.values + at * D + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
+			if (d == 0)
+				*(float2 *)(a.sums + 2 * at) = make_float2(x.m, x.l);
+			continue;
+		}
+		quad all = {-INFINITY, 0, {}};
+		if (WHOLE && !w.fresh) {
+			float4 v = *(const float4 *)(state + 4 * e);
+			all = {old[2 * r], old[2 * r + 1], {v.x, v.y, v.z, v.w}};
+		}
+		fold_factors f = factors(all.m, x.m);
+		all.m = fmaxf(all.m, x.m);
+		all.l = fold_number(all.l, f.old, x.l, f.add);
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			all.o[i] = fold_number(all.o[i], f.old, x.o[i], f.add);
+		if (w.split + 1 == w.split_end) {
+			put_out(a, w, r, d, all);
+		} else if (WHOLE) {
+			*(float4 *)(state + 4 * e) = make_float4(all.o[0], all.o[1], all.o[2], all.o[3]);
+			if (d == 0) {
+				now[2 * r] = all.m;
+				now[2 * r + 1] = all.l;
+			}
+		}
+	}
+}
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
+__global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int stages)
+{
+	using T = tile<KV, D>;
+	using P = plan<KV, D, NT, WHOLE>;
+	extern __shared__ __align__(1024) unsigned char ring[];
+	__shared__ uint64_t bars[WARPS * MAX_STAGES];
+	__shared__ float2 turns[NEWEST ? 2 * (D / 2) : 1]; /* of this unit and the next */
+	float *values = (float *)(ring + WARPS * stages * 2 * T::block);
+	float *sums = values + P::buffers * P::values, *state = sums + P::buffers * P::sums;
+	uint4 *units = (uint4 *)(state + P::state);
+	uint32_t *first = (uint32_t *)units + P::units;
+	uint32_t warp = threadIdx.x >> 5, parity = 0;
+	uint32_t own = shared_address(ring) + warp * stages * 2 * T::block;
+	uint32_t bar = shared_address(bars) + warp * MAX_STAGES * 8;
+	int stage = 0;
+	uint32_t phase = 0;
+
+	mx_pdl_launch();
+#if __CUDA_ARCH__ >= 900
+	if (threadIdx.x < WARPS * MAX_STAGES) {
+		barrier_init(shared_address(bars) + threadIdx.x * 8, 1);
+		barriers_ready();
+	}
+#endif
+	if (a.tails)
+		mx_pdl_wait();
+	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
+	list_units<8 * NT, WHOLE>(a, first); /* has barriers: all threads call it */
+	__syncthreads();
+	if (!WHOLE) {
+		keep_units<8 * NT>(a, first, units);
+		__syncthreads();
+	}
+	uint32_t all = first[a.n_spans];
+	uint32_t n = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+	feed<KV, D, 8 * NT, WHOLE> f;
+	rows<KV, D, NT> x;
+	unit w;
+	int ahead = 0;
+	newest<D> own_token;
+	f.open(a, first, units, n);
+	/* the newest key comes from the products, so all others are old */
+	for (; ahead < stages && (NEWEST ? !f.done : f.old(a)); ahead++)
+		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
+	if (n)
+		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
+	if (NEWEST && n)
+		find_turns<D>(a, w.pos, turns);
+	mx_pdl_wait();
+	if (n)
+		x.load(a, w);
+	if (NEWEST && n)
+		own_token.load(a, w);
+	for (; ahead < stages; ahead++)
+		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
+	if (NEWEST)
+		__syncthreads(); /* turns */
+	for (uint32_t i = 0; i < n;) {
+		uint32_t b, end;
+		const float2 *turn = turns + (NEWEST ? parity * (D / 2) : 0);
+		if (w.fresh)
+			x.convert();
+		if constexpr (NEWEST)
+			turn_queries<D>(a, turn, x.q[0]);
+		x.clear();
+		for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
+			uint32_t at = own + stage * 2 * T::block;
+#if __CUDA_ARCH__ >= 900
+			barrier_wait(bar + stage * 8, phase);
+#else
+			copies_wait<1>(); /* there are two stages */
+			__syncwarp();
+#endif
+			if (NEWEST && own_token.here && b == own_token.place / ATTN_CUDA_WARP_KEYS)
+				own_token.put(a, w, turn, ring + (at - shared_address(ring)));
+			x.block(a, w, b, at);
+			__syncwarp();
+			f.push(a, at, bar + stage * 8);
+			if (++stage == stages) {
+				stage = 0;
+				phase ^= 1;
+			}
+		}
+		unit done = w;
+		if (++w.split < w.split_end) {
+			w.fresh = false;
+		} else if (++i < n) { /* the next queries load while this unit ends */
+			load_unit<8 * NT, WHOLE>(a, first, units, i, w);
+			x.load(a, w);
+			if (NEWEST) {
+				own_token.load(a, w);
+				find_turns<D>(a, w.pos, turns + (parity ^ 1) * (D / 2));
+			}
+		}
+		uint32_t buffer = WHOLE ? 0 : parity;
+		float *v = values + buffer * P::values, *s = sums + buffer * P::sums;
+		x.store(s + warp * 8 * NT * 2, v + warp * 8 * NT * T::pitch);
+		__syncthreads();
+		end_split<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
+		if (NEWEST && done.splits > 1 && is_last(a, done))
+			fold_rows<D>(a, done);
+		parity ^= 1;
+		if (WHOLE) /* else there are two buffers, and a barrier before this one is used again */
+			__syncthreads();
+	}
+}
+
+/* ---- merge ---- */
+
+/* Folds the partials of all splits. A warp computes 32 dimensions of one row and head. A thread
+ * block is (token of a span, key head, WARPS such parts of the group). Loads of the sums and values
+ * of 32 splits are under way at once. */
+template <typename A, int D>
+__global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32_t rows_a_span)
+{
+	constexpr uint32_t parts = D / 32, ahead = 32, run = 8;
+	__shared__ float4 steps[WARPS][ahead]; /* factors of old and new, l of the new */
+	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, part = blockIdx.z * WARPS + warp;
+	uint32_t g = part / parts, d = part % parts * 32 + lane, head = blockIdx.y * a.group + g;
+	uint32_t s = blockIdx.x / rows_a_span, i = blockIdx.x - s * rows_a_span;
+	mx_pdl_launch();
+	if (a.tails)
+		mx_pdl_wait();
+	const mx_device_span span = a.spans[s];
+	bool there = g < a.group && attn_takes(&a, &span) && i < span.n;
+	uint32_t shift = there ? attn_split_shift(&a, span.pos, span.n) : 0;
+	uint32_t splits = there ? attn_splits(&a, span.pos, span.n, shift) : 1;
+	uint32_t p = attn_partials(&a, s, span.n, blockIdx.y, i * a.group + g, splits);
+	mx_pdl_wait(); /* also before the return: the next kernel waits for this one only */
+	if (splits == 1)
+		return;
+	const float2 *sums = (const float2 *)a.sums + p + lane;
+	const float *values = a.values + (size_t)p * D + d;
+	partial all = {-INFINITY, 0, 0};
+	for (uint32_t c = 0; c < splits; c += ahead, sums += ahead, values += ahead * D) {
+		uint32_t n = splits - c < ahead ? splits - c : ahead;
+		float2 own = {-INFINITY, 0};
+		float v[ahead];
+		if (lane < n)
+			own = *sums;
+#pragma unroll
+		for (uint32_t k0 = 0; k0 < ahead; k0 += run)
+			if (k0 < n) {
+#pragma unroll
+				for (uint32_t k = k0; k < k0 + run; k++)
+					v[k] = values[(k < n ? k : n - 1) * D];
+			}
+		/* the factors of 32 folds at once: a maximum does not depend on the order */
+		float upto = own.x;
+		for (int j = 1; j < 32; j *= 2) {
+			float y = __shfl_up_sync(~0u, upto, j);
+			upto = lane >= (uint32_t)j ? fmaxf(upto, y) : upto;
+		}
+		upto = fmaxf(upto, all.m);
+		float before = __shfl_up_sync(~0u, upto, 1);
+		fold_factors f = factors(lane ? before : all.m, own.x);
+		all.m = __shfl_sync(~0u, upto, 31);
+		__syncwarp();
+		steps[warp][lane] = make_float4(f.old, f.add, own.y, 0);
+		__syncwarp();
+#pragma unroll
+		for (uint32_t k0 = 0; k0 < ahead; k0 += run)
+			if (k0 < n) {
+#pragma unroll
+				for (uint32_t k = k0; k < k0 + run; k++)
+					if (k < n) {
+						float4 step = steps[warp][k];
+						all.l = fold_number(all.l, step.x, step.z, step.y);
+						all.o = fold_number(all.o, step.x, v[k], step.y);
+					}
+			}
+	}
+	if (sends(a)) {
+		float *to = sent_partial(a, span.row + i, head);
+		to[d] = all.o;
+		if (d == 0)
+			*(float2 *)(to + D) = make_float2(all.m, all.l);
+		return;
+	}
+	if (d < a.head_dim)
+		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =
+			mx_from_float<A>(finish(a, head, all));
+}
+
+/* ---- launchers ---- */
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
+cudaError_t launch(const attn_launch *l, const attn_args *a)
+{
+	using P = plan<KV, D, NT, WHOLE>;
+	int stages = P::stages(l->sm);
+	size_t bytes = P::bytes(stages, a->n_spans);
+	/* a multiprocessor has 1 KiB more than a thread block can use, and reserves 1 KiB for each */
+	uint32_t a_sm = (uint32_t)((l->smem + 1024) / (bytes + 1024 + STATIC_BYTES));
+	uint32_t blocks = l->sms * (a_sm > 2 ? 2 : a_sm < 1 ? 1 : a_sm);
+	if (!WHOLE) {
+		uint64_t units = (uint64_t)a->n_spans * a->kv_heads * a->max_parts * a->max_rows *
+		                 ((ATTN_SHORT * a->group + 8 * NT - 1) / (8 * NT));
+		blocks = units < blocks ? (uint32_t)units : blocks;
+	}
+	return mx_launch(attend<KV, D, NT, WHOLE, NEWEST>, dim3(blocks), dim3(THREADS), bytes,
+	                 l->stream, *a, stages);
+}
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
+cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
+{
+	using P = plan<KV, D, NT, WHOLE>;
+	size_t bytes = P::bytes(P::stages(l->sm), max_spans);
+	if (bytes + STATIC_BYTES > l->smem)
+		return cudaErrorInvalidValue;
+	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE, NEWEST>,
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* Rows of a unit in groups of 8: as many as the registers hold. */
+template <int D> constexpr int whole_tiles(void)
+{
+	return D > 128 ? 1 : 2;
+}
+
+template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uint32_t max_spans)
+{
+	cudaError_t e = prepare<KV, D, 1, false, false>(l, max_spans);
+	if constexpr (sizeof(KV) == 2 && (D == 64 || D == 128))
+		e = e == cudaSuccess ? prepare<KV, D, 1, false, true>(l, max_spans) : e;
+	return e == cudaSuccess ? prepare<KV, D, whole_tiles<D>(), true, false>(l, max_spans) : e;
+}
+
+} // namespace
+
+/* Choose the template instance for the layer's padded dimension and type of keys. */
+#define BY_DIM(dim, call)                                                                          \
+	switch (dim) {                                                                                 \
+	case 32: call(32);                                                                             \
+	case 64: call(64);                                                                             \
+	case 96: call(96);                                                                             \
+	case 128: call(128);                                                                           \
+	case 256: call(256);                                                                           \
+	default: return cudaErrorInvalidValue;                                                         \
+	}
+#define BY_TYPE(kv, f, ...)                                                                        \
+	(kv) == MX_BF16 ? f<__nv_bfloat16, __VA_ARGS__> : f<__nv_fp8_e4m3, __VA_ARGS__>
+
+cudaError_t OF(attn_decode_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+	SHARED_INSTEAD(attn_decode_prepare_shared(l, dim, max_spans))
+#define CALL(D) return (BY_TYPE(l->kv, prepare_both, D))(l, max_spans)
+		BY_DIM(dim, CALL)
+#undef CALL
+}
+
+cudaError_t OF(attn_decode)(const attn_launch *l, const attn_args *a)
+{
+	SHARED_INSTEAD(attn_decode_shared(l, a))
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false, false))(l, a)
+	BY_DIM(a->dim, CALL)
+#undef CALL
+}
+
+#ifndef ATTN_SHARED
+bool attn_newest_can(const attn_launch *l, const attn_args *a)
+{
+	return l->act == MX_BF16 && l->kv == MX_BF16 && (a->head_dim == 64 || a->head_dim == 128) &&
+	       a->group <= 8 && !a->fixed_shift && !a->ladder && !a->norm_whole && !a->norm_last &&
+	       !a->long_freq && !a->v_norm && !a->k_is_v && a->q_beta == 0 &&
+	       (!a->inv_freq || (!a->rope_pairs && !a->rope_dynamic && a->rope_dim == a->head_dim));
+}
+#endif
+
+cudaError_t OF(attn_newest)(const attn_launch *l, const attn_args *a)
+{
+	SHARED_INSTEAD(attn_newest_shared(l, a))
+	return a->dim == 64 ? launch<__nv_bfloat16, 64, 1, false, true>(l, a)
+	                    : launch<__nv_bfloat16, 128, 1, false, true>(l, a);
+}
+
+cudaError_t OF(attn_whole)(const attn_launch *l,
+                           const attn_args *a){SHARED_INSTEAD(attn_whole_shared(l, a))
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true, false))(l, a)
+                                                   BY_DIM(a->dim, CALL)
+#undef CALL
+}
+
+cudaError_t OF(attn_merge)(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
+{
+	SHARED_INSTEAD(attn_merge_shared(l, a, rows_a_span))
+	uint32_t parts = a->group * (a->dim / 32);
+	dim3 grid(a->n_spans * rows_a_span, a->kv_heads, (parts + WARPS - 1) / WARPS);
+#define CALL(D)                                                                                    \
+	return mx_launch(merge<__nv_bfloat16, D>, grid, dim3(THREADS), 0, l->stream, *a, rows_a_span)
+	BY_DIM(a->dim, CALL)
+#undef CALL
+}
