@@ -332,7 +332,8 @@ static mx_status record_drafted(struct mx_model_engine *e, struct mx_err *err)
 		for (uint32_t each = 2; each <= l->drafted && n * each <= rows && st == MX_OK; each++)
 			if (n == 1 || each <= 5 || each == 7 || each == 9 || each == l->drafted) {
 				st = add_bucket(e, n * each, n, l->drafted, false, err);
-				if (st == MX_OK && e->trees && each > 2) /* one draft is no tree */
+				/* one draft is no tree, but another sequence may have one */
+				if (st == MX_OK && e->trees && (each > 2 || n > 1))
 					st = add_bucket(e, n * each, n, l->drafted, true, err);
 			}
 		if (n == most)

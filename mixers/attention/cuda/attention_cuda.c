@@ -120,9 +120,11 @@ static void plan_parts(const struct mx_layer_desc *layer, const struct attn_para
 		a->max_rows = layer->max_draft < ATTN_SHORT ? layer->max_draft : ATTN_SHORT;
 }
 
-/* Most rows of trees in a step. */
+/* Most rows of trees in a step; ranks that share pages have none. */
 static uint32_t most_tree_rows(const struct mx_layer_desc *layer)
 {
+	if (mx_layer_contexts(layer) > 1)
+		return 0;
 	const uint32_t each = layer->max_draft < MX_TREE_TOKENS ? layer->max_draft : MX_TREE_TOKENS;
 	const uint64_t all = each > 1 ? (uint64_t)layer->max_spans * each : 0;
 	return all < layer->max_rows ? (uint32_t)all : layer->max_rows;
@@ -532,6 +534,8 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 		return MX_E_RANGE;
 	if (step->n_rows == 0)
 		return MX_OK;
+	if (step->tables->parents && m->context) /* the engine makes no trees where pages are shared */
+		return MX_E_UNSUPPORTED;
 	a.qkv = scratch + m->scratch.qkv;
 	a.out = scratch + m->scratch.out;
 	a.sums = (float *)(scratch + m->scratch.sums);

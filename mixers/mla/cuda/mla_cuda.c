@@ -121,7 +121,7 @@ static void lay_out(const struct mx_layer_desc *layer, const struct mla_params *
 	s.stats = take(&s.bytes, partials * 2 * sizeof(float));
 	s.values = take(&s.bytes, partials * p->rank * sizeof(float));
 	if (p->contexts > 1)
-		s.sent = take(&s.bytes, layer->max_rows * p->heads * (p->rank + 4) * sizeof(float));
+		s.sent = take(&s.bytes, (size_t)layer->max_rows * p->heads * (p->rank + 4) * sizeof(float));
 	*out = s;
 }
 
