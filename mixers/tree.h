@@ -71,4 +71,32 @@ static inline bool mx_tree_any_moves(const struct mx_step *step, const struct mx
 	return false;
 }
 
+#define MX_TREE_MOVES 128 /* most that mx_tree_take_moves finds at once */
+
+/* The kept tokens of a span whose entries have to be moved, as kernels take it. */
+struct mx_tree_move {
+	uint64_t path; /* four bits a token, the first lowest */
+	uint32_t span, n;
+};
+
+/* Fills out[MX_TREE_MOVES] with the moves of the step's spans from *next on, which is 0 at first.
+ * Returns their number; 0: there are no more. */
+static inline uint32_t mx_tree_take_moves(const struct mx_step *step, const struct mx_kept *kept,
+                                          uint32_t *next, struct mx_tree_move *out)
+{
+	uint32_t n = 0;
+	for (; *next < step->n_spans && n < MX_TREE_MOVES; ++*next) {
+		const struct mx_kept *k = &kept[*next];
+		if (!mx_tree_moves(k))
+			continue;
+		out[n].span = *next;
+		out[n].n = k->n;
+		out[n].path = 0;
+		for (uint32_t i = k->n; i-- > 0;)
+			out[n].path = out[n].path << 4 | k->path[i];
+		n++;
+	}
+	return n;
+}
+
 #endif

@@ -49,6 +49,18 @@ static __device__ __forceinline__ void stop_clock(const struct mx_comm_rank &r, 
 		r.memory[r.rank]->spent_ns = clock + now_ns();
 }
 
+/* The end of a kernel that counts its packets: in *uses, the thread block's own. All threads have
+ * read it before. The kernel behind may begin from here on where ranks share a GPU (comm.h). */
+static __device__ __forceinline__ void
+end_pushes(const struct mx_comm_rank &r, volatile uint32_t *uses, uint32_t number, uint64_t clock)
+{
+	if (!threadIdx.x)
+		*uses = number;
+	stop_clock(r, clock);
+	if (r.shared)
+		mx_pdl_launch();
+}
+
 /* True while a thread may go on waiting for a peer: the communication has not ended, which it does
  * here if the wait takes too long. *begin: 0 at the first call of a wait. */
 static __device__ __forceinline__ bool may_wait(const struct mx_comm_rank &r, uint64_t *begin)

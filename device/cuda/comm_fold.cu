@@ -200,11 +200,7 @@ static __global__ void __launch_bounds__(THREADS)
 		}
 		__syncthreads(); /* all have read the number, and their slots */
 	}
-	if (!threadIdx.x)
-		*uses = number;
-	stop_clock(r, clock);
-	if (r.shared)
-		mx_pdl_launch();
+	end_pushes(r, uses, number, clock);
 }
 
 /* ---- many rows ---- */

@@ -130,11 +130,7 @@ static __global__ void __launch_bounds__(THREADS) sum_pushed(struct mx_comm_rank
 				store(x, first + (threadIdx.x + j * THREADS) * N, n, whole, v[j]);
 		__syncthreads(); /* all have read the number, and their slots */
 	}
-	if (!threadIdx.x)
-		*uses = number;
-	stop_clock(r, clock);
-	if (r.shared)
-		mx_pdl_launch();
+	end_pushes(r, uses, number, clock);
 }
 
 /* h += the sum of y, then x = rmsnorm(h) * weight. A thread block has one row at a time. */
@@ -211,11 +207,7 @@ static __global__ void __launch_bounds__(THREADS)
 			*(uint4 *)(x + at + i * N) = a[j].all;
 		}
 	}
-	if (!threadIdx.x)
-		*uses = number;
-	stop_clock(r, clock);
-	if (r.shared)
-		mx_pdl_launch();
+	end_pushes(r, uses, number, clock);
 }
 
 /* ---- launches ---- */

@@ -612,20 +612,12 @@ static mx_status attn_commit(struct mx_mixer *const *layers, uint32_t n_layers,
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	struct attn_moves moves = {.spans = step->tables->spans, .pages = step->tables->pages};
 	mx_status status = cuda->bind(m->device);
-	for (uint32_t i = 0; i < step->n_spans && status == MX_OK; i++) {
-		if (mx_tree_moves(&kept[i])) {
-			uint64_t path = 0;
-			for (uint32_t k = kept[i].n; k-- > 0;)
-				path = path << 4 | kept[i].path[k];
-			moves.of[moves.n].path = path;
-			moves.of[moves.n].span = i;
-			moves.of[moves.n++].n = kept[i].n;
-		}
-		if (!moves.n || (moves.n < ATTN_MOVES && i + 1 < step->n_spans))
-			continue;
+	for (uint32_t next = 0; status == MX_OK;) {
+		moves.n = mx_tree_take_moves(step, kept, &next, moves.of);
+		if (!moves.n)
+			break;
 		status = cuda->check(m->device, attn_move(&m->launch, &moves, m->pages, n_layers),
 		                     "attention, commit");
-		moves.n = 0;
 	}
 	return status;
 }

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda.h"
 #include "mixers/mixer.h"
 #include "mixers/softmax/cuda/places.h"
+#include "mixers/tree.h"
 
 #ifdef __CUDACC__
 #define ATTN_INLINE static __host__ __device__ __forceinline__
@@ -345,15 +346,11 @@ struct attn_pages {
 };
 
 /* The tokens that stay of some trees. */
-#define ATTN_MOVES 128
 struct attn_moves {
 	const struct mx_device_span *spans;
 	const uint32_t *pages;
 	uint32_t n;
-	struct {
-		uint64_t path; /* four bits a token, the first lowest */
-		uint32_t span, n;
-	} of[ATTN_MOVES];
+	struct mx_tree_move of[MX_TREE_MOVES];
 };
 
 /* Moves keys and values of paths to where those of chains are, in all layers [n_layers]. */

@@ -16,16 +16,7 @@
  *
  * Compiled twice: by decode.cu, and by decode_shared.cu for ranks that share pages.
  */
-#ifdef ATTN_SHARED /* decode_shared.cu */
-#define OF(name) name##_shared
-#define SHARED_INSTEAD(...)
-#else
-#define MX_ALONE
-#define OF(name) name
-#define SHARED_INSTEAD(...)                                                                        \
-	if (l->shared)                                                                                 \
-		return __VA_ARGS__;
-#endif
+#include "mixers/attention/cuda/twice.cuh"
 
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"

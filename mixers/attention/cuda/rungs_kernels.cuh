@@ -14,16 +14,7 @@
  *
  * Compiled twice: by rungs.cu, and by rungs_shared.cu for ranks that share pages.
  */
-#ifdef ATTN_SHARED /* rungs_shared.cu */
-#define OF(name) name##_shared
-#define SHARED_INSTEAD(...)
-#else
-#define MX_ALONE
-#define OF(name) name
-#define SHARED_INSTEAD(...)                                                                        \
-	if (l->shared)                                                                                 \
-		return __VA_ARGS__;
-#endif
+#include "mixers/attention/cuda/twice.cuh"
 
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */

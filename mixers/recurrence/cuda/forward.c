@@ -480,21 +480,13 @@ mx_status recur_cuda_commit(struct mx_mixer *const *layers, uint32_t n_layers,
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	struct recur_moves moves = {.spans = step->tables->spans};
 	mx_status status = cuda->bind(m->device);
-	for (uint32_t i = 0; i < step->n_spans && status == MX_OK; i++) {
-		if (mx_tree_moves(&kept[i])) {
-			uint64_t path = 0;
-			for (uint32_t k = kept[i].n; k-- > 0;)
-				path = path << 4 | kept[i].path[k];
-			moves.of[moves.n].path = path;
-			moves.of[moves.n].span = i;
-			moves.of[moves.n++].n = kept[i].n;
-		}
-		if (!moves.n || (moves.n < RECUR_MOVES && i + 1 < step->n_spans))
-			continue;
+	for (uint32_t next = 0; status == MX_OK;) {
+		moves.n = mx_tree_take_moves(step, kept, &next, moves.of);
+		if (!moves.n)
+			break;
 		const cudaError_t e =
 			recur_cuda_move((cudaStream_t)cuda->stream, &moves, m->rings, n_layers);
 		status = cuda->check(m->device, e, "recurrence, commit");
-		moves.n = 0;
 	}
 	return status;
 }

@@ -330,6 +330,32 @@ __device__ __noinline__ void add_chunks(const one_args &a, uint32_t u, uint32_t 
 	__syncthreads();
 }
 
+/* ---- what S says of keys ---- */
+
+/* c += S, of each of the warp's tiles, times what operands(col, b) makes of the keys' columns from
+ * `col` on. */
+template <int KT, typename F>
+__device__ __forceinline__ void ask_tiles(const float4 *S, uint32_t tiles, const F &operands,
+                                          float (&c)[TILES][4])
+{
+#pragma unroll
+	for (int i = 0; i < KT; i += 2) {
+		operand_b<1> b[2];
+		operands(16 * i, b);
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (uint32_t tile = 0; tile < TILES; tile++) {
+				if (tile >= tiles)
+					break;
+				const float4 *at = S + (tile * KT + i + n) * 64;
+				const float4 lo = at[0], hi = at[32];
+				const float two[2][4] = {{lo.x, lo.y, lo.z, lo.w}, {hi.x, hi.y, hi.z, hi.w}};
+				mma(c[tile], sums_a<1>(two).r[0], b[n].r[0]);
+			}
+	}
+}
+
 /* ---- the host's side ---- */
 
 static inline one_stream stream_of(const recur_source &s, uint64_t shared)

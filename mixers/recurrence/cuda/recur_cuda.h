@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include "mixers/recurrence/layer.h"
+#include "mixers/tree.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -217,14 +218,10 @@ struct recur_rings {
 };
 
 /* The tokens that stay of some trees. */
-#define RECUR_MOVES 128
 struct recur_moves {
 	const struct mx_device_span *spans;
 	uint32_t n;
-	struct {
-		uint64_t path; /* four bits a token, the first lowest */
-		uint32_t span, n;
-	} of[RECUR_MOVES];
+	struct mx_tree_move of[MX_TREE_MOVES];
 };
 
 /* Moves what the paths left to where chains leave it, in all layers [n_layers]. */

@@ -49,22 +49,8 @@ template <int KT>
 __device__ __forceinline__ void ask(const float4 *S, uint32_t tiles, const T *wk, const T *wq,
                                     const T *zero, float (&c)[TILES][4])
 {
-#pragma unroll
-	for (int i = 0; i < KT; i += 2) {
-		operand_b<1> b[2];
-		pair_b(wk, wq, zero, 16 * i, b);
-#pragma unroll
-		for (int n = 0; n < 2; n++)
-#pragma unroll
-			for (uint32_t tile = 0; tile < TILES; tile++) {
-				if (tile >= tiles)
-					break;
-				const float4 *at = S + (tile * KT + i + n) * 64;
-				const float4 lo = at[0], hi = at[32];
-				const float two[2][4] = {{lo.x, lo.y, lo.z, lo.w}, {hi.x, hi.y, hi.z, hi.w}};
-				mma(c[tile], sums_a<1>(two).r[0], b[n].r[0]);
-			}
-	}
+	ask_tiles<KT>(
+		S, tiles, [&](uint32_t col, operand_b<1>(&b)[2]) { pair_b(wk, wq, zero, col, b); }, c);
 }
 
 } // namespace
