@@ -5,6 +5,9 @@
  *
  * A column's code is its coordinate, with the sign in the bit above: what mx_quant_iq_table has a
  * number for.
+ *
+ * The grids are llama.cpp's (ggml-common.h), by way of its package gguf: Copyright (c) 2023-2026
+ * The ggml authors, MIT licence.
  */
 #include "device/quant_decode.h"
 #include "device/quant_grids.inc"

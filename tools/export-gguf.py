@@ -420,7 +420,7 @@ def grids(out):
     import numpy as np
     with open(out, "w") as f:
         f.write("/* SPDX-License-Identifier: Apache-2.0 */\n"
-                "/* The points of GGUF's grids, made by tools/export-gguf.py: see quant_iq.c. */\n")
+                "/* The points of GGUF's grids, made by tools/export-gguf.py: see quant_iq.c, also for whose they are. */\n")
         for name, bits in [("IQ2_XXS", 2), ("IQ2_XS", 2), ("IQ2_S", 2), ("IQ3_XXS", 3), ("IQ3_S", 3), ("IQ1_S", 2)]:
             kind = getattr(gguf.quants, name)
             kind.init_grid()

@@ -71,6 +71,8 @@ static void sizes(struct mx_gguf_maker *m)
 	if (!m->status && (rope < 1 || dim <= rope))
 		mx_gguf_refuse(m, MX_E_RANGE, "%s %lld is not more than rope.dimension_count %lld, %s", k,
 		               (long long)dim, (long long)rope, "which must be 1 or more");
+	if (m->status)
+		return;
 	mx_gguf_set_int(m, "qk_nope_head_dim", dim - rope);
 	mx_gguf_set_int(m, "qk_rope_head_dim", rope);
 	mx_gguf_set_int(m, "v_head_dim", mx_gguf_need_int(m, v));

@@ -271,7 +271,7 @@ static mx_status join_kv_b(const struct namer *n, const struct mx_gguf_tensor *t
 		return bad(n, t,
 		           "it and attn_v_b are not [heads, rank, qk_nope_head_dim] and [heads, "
 		           "v_head_dim, rank]");
-	if (dim - rope != (int64_t)t->shape[2])
+	if (rope < 1 || dim <= rope || dim - rope != (int64_t)t->shape[2])
 		return bad(n, t, "its columns are not attention.key_length_mla less rope.dimension_count");
 	o.values = v;
 	o.shape[0] = t->shape[0] * (t->shape[2] + v->shape[1]);

@@ -46,13 +46,13 @@ mx_status mx_gguf_make_world(const struct mx_gguf *g, char **out, size_t *out_le
 		mx_buf_printf(&text, "%c %zu\n", quote, bytes);
 	}
 	free(tokens);
+	mx_buf_putc(&text, 0);
 	if (!s && text.failed)
 		s = mx_fail_at(err, MX_E_NOMEM, mx_gguf_name(g), "out of memory");
 	if (s) {
 		mx_buf_free(&text);
 		return s;
 	}
-	mx_buf_putc(&text, 0);
 	*out_len = text.len - 1;
 	*out = text.data;
 	return MX_OK;

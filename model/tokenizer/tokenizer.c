@@ -246,8 +246,9 @@ static mx_status load_gguf(const char *path, struct mx_tokenizer **out, struct m
 	char *json = NULL, *world = NULL, *config = NULL;
 	size_t json_len = 0, world_len = 0, config_len = 0;
 	mx_status st = mx_gguf_open(path, &g, err);
-	if (st == MX_OK)
-		st = mx_gguf_make(g, MX_TOK_WORLD_FILE, &world, &world_len, err);
+	if (st != MX_OK)
+		return st;
+	st = mx_gguf_make(g, MX_TOK_WORLD_FILE, &world, &world_len, err);
 	if (st == MX_E_NOTFOUND && err)
 		*err = (struct mx_err){0};
 	if (st == MX_E_NOTFOUND)

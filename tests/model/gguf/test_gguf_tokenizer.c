@@ -221,11 +221,37 @@ static void words_of_kimi_have_no_chinese(void **state)
 	mx_tokenizer_destroy(t);
 }
 
+/* The file says that it is the first of two. */
+static void a_shard_that_is_missing_is_named(void **state)
+{
+	char dir[] = "/tmp/mixd-gguf-XXXXXX", path[64];
+	struct mx_buf b = {0};
+	struct mx_tokenizer *t = NULL;
+	struct mx_err err = {0};
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/m-00001-of-00002.gguf", dir);
+	put_head(&b, 0, 1);
+	put_key(&b, "split.count", MX_GGUF_U16);
+	put_int(&b, 2, 2);
+	FILE *f = fopen(path, "wbe");
+	assert_non_null(f);
+	assert_int_equal(fwrite(b.data, 1, b.len, f), b.len);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(mx_tokenizer_load(path, &t, &err), MX_E_NOTFOUND);
+	assert_null(t);
+	assert_non_null(strstr(err.where, "m-00002-of-00002.gguf"));
+	unlink(path);
+	rmdir(dir);
+	mx_buf_free(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_those_of_tokenizer_json),
 	                                   cmocka_unit_test(the_tokens_of_rwkv_are_read),
 	                                   cmocka_unit_test(all_pre_tokenizers_are_sound),
-	                                   cmocka_unit_test(words_of_kimi_have_no_chinese)};
+	                                   cmocka_unit_test(words_of_kimi_have_no_chinese),
+	                                   cmocka_unit_test(a_shard_that_is_missing_is_named)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
