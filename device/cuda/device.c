@@ -12,6 +12,9 @@
 #include "base/log.h"
 
 #define MIN_SM 80
+/* Bytes of shared memory that the kernels for few rows (linear_few.cu, linear_quant_few.cu) take.
+ */
+#define LEAST_SMEM (114 * 1024)
 
 /* The device has no workers: runs the tasks in the calling thread. */
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
@@ -177,6 +180,18 @@ static cudaError_t start(struct mx_cuda *c, int ordinal)
 	return e;
 }
 
+/* Refuses a GPU whose thread blocks have too little shared memory for the products of few rows. */
+static mx_status has_room(const struct mx_cuda_base *b, struct mx_err *err)
+{
+	if (b->smem >= LEAST_SMEM)
+		return MX_OK;
+	return mx_fail(
+		err, MX_E_UNSUPPORTED,
+		"cuda:%d: compute capability %d.%d is not supported: a thread block has %zu KiB of "
+		"shared memory, and the kernels need %d (8.0 and 9.0 have that)",
+		b->ordinal, b->sm / 10, b->sm % 10, b->smem / 1024, LEAST_SMEM / 1024);
+}
+
 static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct mx_device **out,
                         struct mx_err *err)
 {
@@ -207,7 +222,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	d->info.packs_experts = limits->act_dtype == MX_BF16 && c->base.sm >= 90;
 	snprintf(d->info.isa, sizeof d->info.isa, "sm_%d", c->base.sm);
 	st = e == cudaSuccess
-	         ? MX_OK
+	         ? has_room(&c->base, err)
 	         : mx_fail(err, MX_E_DEVICE, "%s: %s", d->info.name, cudaGetErrorString(e));
 	if (st == MX_OK)
 		st = mx_cuda_staging_create(d, err);
