@@ -124,7 +124,9 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	*out_times = times;
 	if (!n)
 		return MX_OK;
+	mx_toucher_work(&e->toucher, true);
 	st = complete(e, results, &times);
+	mx_toucher_work(&e->toucher, false);
 	if (st != MX_OK)
 		return st;
 	n = e->n_computed = e->core.n_items; /* without those that are deferred */

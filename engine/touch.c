@@ -6,7 +6,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 /* Bytes that one task touches: some milliseconds of work. */
 #define TASK_BYTES ((size_t)16 << 20)
@@ -15,6 +18,14 @@
 #define BACKGROUND_BYTES ((size_t)2 << 20)
 
 #define BACKGROUND_NICE 10
+
+/* While the engine computes, the thread rests so many times as long as its last call took, but at
+ * least and at most so long: it takes a fiftieth of a CPU. A priority alone does not keep it
+ * from lengthening steps: the kernel may not preempt a call that clears pages, and threads that
+ * compute sleep between their parts. */
+#define REST_PARTS    49
+#define REST_LEAST_NS ((uint64_t)10 * 1000 * 1000)
+#define REST_MOST_NS  ((uint64_t)200 * 1000 * 1000)
 
 static size_t page_size(void)
 {
@@ -86,6 +97,14 @@ void mx_touch_forget(const void *base, size_t bytes)
 		(void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
+static void rest(uint64_t call_ns)
+{
+	uint64_t ns = call_ns * REST_PARTS;
+	ns = ns < REST_LEAST_NS ? REST_LEAST_NS : ns > REST_MOST_NS ? REST_MOST_NS : ns;
+	const struct timespec time = {.tv_nsec = (long)ns};
+	(void)nanosleep(&time, NULL);
+}
+
 static void *toucher_main(void *arg)
 {
 	struct mx_toucher *t = arg;
@@ -93,12 +112,26 @@ static void *toucher_main(void *arg)
 	 * class it would keep a CPU from the threads that compute. */
 	(void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
+	unsigned seen = atomic_load(&t->work);
 	for (size_t at = 0; at < t->bytes && !atomic_load(&t->stop); at += BACKGROUND_BYTES) {
 		size_t n = t->bytes - at < BACKGROUND_BYTES ? t->bytes - at : BACKGROUND_BYTES;
+		const uint64_t start = mx_now_ns();
 		if (!populate(t->base + at, n, true))
 			break;
+		const unsigned now = atomic_load(&t->work);
+		if (now != seen || now % 2)
+			rest(mx_now_ns() - start);
+		seen = now;
 	}
 	return NULL;
+}
+
+void mx_toucher_work(struct mx_toucher *t, bool works)
+{
+	/* odd while it works; only the engine's thread writes */
+	const unsigned now = atomic_load_explicit(&t->work, memory_order_relaxed);
+	if (works != (now % 2 != 0))
+		atomic_store_explicit(&t->work, now + 1, memory_order_relaxed);
 }
 
 void mx_toucher_start(struct mx_toucher *t, unsigned char *base, size_t bytes)
