@@ -39,7 +39,6 @@ struct mx_stepper {
 	uint32_t max_configs, max_frames;
 	size_t work; /* elementary steps that are left; MX_E_LIMIT without */
 	mx_status status;
-	bool returned; /* the last step or closure met the end of a rule at the bottom */
 };
 
 mx_status mx_stepper_init(struct mx_stepper *s, const struct mx_grammar *g, uint32_t max_configs,
@@ -54,8 +53,6 @@ void mx_step(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint8
 /* Whether a rule at the bottom may end at these configurations: the text, if the bottom is that of
  * the whole grammar. */
 bool mx_may_return(const struct mx_stepper *s, const struct mx_config *in, uint32_t n);
-/* Adds to set[] the bytes that may follow. */
-void mx_next_bytes(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint32_t set[8]);
 /* Drops the frames that none of these n configurations uses, and numbers the others anew. */
 void mx_frames_collect(struct mx_stepper *s, struct mx_config *configs, uint32_t n);
 

@@ -510,7 +510,6 @@ struct jj_dict *jj_dict_new(struct jj *j);
 void jj_dict_set(struct jj *j, struct jj_dict *d, struct jj_value key, struct jj_value value);
 /* NULL if absent. Raises for a key that cannot be hashed. */
 struct jj_value *jj_dict_get(struct jj *j, const struct jj_dict *d, struct jj_value key);
-struct jj_value *jj_dict_gets(struct jj *j, const struct jj_dict *d, const char *key);
 bool jj_hashable(struct jj *j, struct jj_value v);
 bool jj_truth(struct jj *j, struct jj_value v);
 bool jj_equal(struct jj *j, struct jj_value a, struct jj_value b);
