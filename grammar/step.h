@@ -41,9 +41,12 @@ struct mx_stepper {
 	mx_status status;
 };
 
+/* Makes a stepper at the start of no text, with at most so many configurations and frames at a
+ * time, and `work` elementary steps. The grammar outlives it. */
 mx_status mx_stepper_init(struct mx_stepper *s, const struct mx_grammar *g, uint32_t max_configs,
                           uint32_t max_frames, size_t work);
 void mx_stepper_free(struct mx_stepper *s);
+/* Makes *out another one at the same place; mx_stepper_free frees it. */
 mx_status mx_stepper_copy(const struct mx_stepper *s, struct mx_stepper *out);
 
 /* Appends to *out the kernel behind `byte`. in: n configurations, which may lie in out->at. What
@@ -56,6 +59,7 @@ bool mx_may_return(const struct mx_stepper *s, const struct mx_config *in, uint3
 /* Drops the frames that none of these n configurations uses, and numbers the others anew. */
 void mx_frames_collect(struct mx_stepper *s, struct mx_config *configs, uint32_t n);
 
+/* Appends a configuration. False if out of memory. */
 bool mx_configs_add(struct mx_configs *c, struct mx_config config);
 
 #endif
