@@ -65,8 +65,7 @@ static struct mx_engine_config head_config(void)
 	c.speculation = MX_SPECULATION_MTP;
 	c.draft_tokens = MX_MAX_DRAFT;
 	c.max_context = 512;
-	c.page_tokens =
-		16; /* a short prompt has whole pages: every seed has hits in the prefix cache */
+	c.page_tokens = 16; /* short prompts have whole pages: every seed has hits */
 	return c;
 }
 
