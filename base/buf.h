@@ -21,6 +21,7 @@ struct mx_buf {
 	bool over;    /* over the limit */
 };
 
+/* Append n bytes, a string, a character, a formatted string. */
 void mx_buf_append(struct mx_buf *b, const void *data, size_t n);
 void mx_buf_puts(struct mx_buf *b, const char *s);
 void mx_buf_putc(struct mx_buf *b, char c);
@@ -33,6 +34,7 @@ const char *mx_buf_str(const struct mx_buf *b);
 void mx_buf_clear(struct mx_buf *b);
 /* Drops the first n bytes. */
 void mx_buf_consume(struct mx_buf *b, size_t n);
+/* Frees the memory; the buffer is empty then, and can be used again. Takes a zeroed one. */
 void mx_buf_free(struct mx_buf *b);
 
 #endif

@@ -111,6 +111,8 @@ void mx_core_fini(struct mx_core *c); /* takes a zeroed core */
 
 /* ---- functions for struct mx_engine_ops ---- */
 
+/* Each is the entry of its name in engine.h, where its arguments, results and errors are. They take
+ * an engine whose first member is a core. */
 void mx_core_info(const struct mx_engine *e, struct mx_engine_info *out);
 void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out);
 mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,

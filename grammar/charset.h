@@ -17,7 +17,9 @@ struct mx_charset {
 	mx_status status; /* the first failure */
 };
 
+/* Frees the ranges. Takes a zeroed set. */
 void mx_charset_free(struct mx_charset *s);
+/* Adds code points lo .. hi; sets `status` above MX_CHARSET_MAX ranges or without memory. */
 void mx_charset_add(struct mx_charset *s, uint32_t lo, uint32_t hi);
 /* Returns the ranges that \d, \w or \s stands for (letter: 'd', 'w', 's'), sorted. */
 const uint32_t (*mx_charset_escape(char letter, size_t *n))[2];

@@ -72,7 +72,8 @@ uint32_t js_utf8(const char *s, size_t n, size_t *len)
 	return c;
 }
 
-size_t js_utf8_put(char *out, uint32_t c)
+/* Writes code point c and returns the number of bytes, at most 4. */
+static size_t utf8_put(char *out, uint32_t c)
 {
 	if (c < 0x80) {
 		out[0] = (char)c;
@@ -544,7 +545,7 @@ size_t js_dfa_members(struct js_base *b, const struct js_dfa *x, size_t max, str
 		} else {
 			s->code++;
 		}
-		uint32_t len = s->len + (uint32_t)js_utf8_put(text + s->len, c);
+		uint32_t len = s->len + (uint32_t)utf8_put(text + s->len, c);
 		stack[top++] = (struct step){.state = e->to, .len = len};
 	}
 	return n;

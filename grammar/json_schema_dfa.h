@@ -105,7 +105,5 @@ void js_edge_add(struct js_base *b, struct mx_arena *arena, struct js_state *s, 
 
 /* Decodes the UTF-8 sequence at s (n > 0 bytes) and sets *len. The text is valid UTF-8. */
 uint32_t js_utf8(const char *s, size_t n, size_t *len);
-/* Writes code point c and returns the number of bytes, at most 4. */
-size_t js_utf8_put(char *out, uint32_t c);
 
 #endif

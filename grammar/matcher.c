@@ -231,37 +231,3 @@ bool mx_matcher_rollback(struct mx_matcher *m, size_t n)
 	m->n -= (uint32_t)n;
 	return true;
 }
-
-size_t mx_matcher_forced(struct mx_matcher *m, char *buf, size_t n)
-{
-	struct mx_configs work = {0};
-	const struct mx_config *at;
-	uint32_t count = kernel(m, &at), begin = 0;
-	size_t length = 0;
-	bool ok = begin_work(m);
-	for (uint32_t i = 0; i < count && ok; i++)
-		ok = mx_configs_add(&work, at[i]);
-	while (ok && length < n) {
-		uint32_t set[8] = {0}, bytes = 0, byte = 0;
-		if (mx_may_return(&m->stepper, work.at + begin, work.n - begin))
-			break;
-		mx_next_bytes(&m->stepper, work.at + begin, work.n - begin, set);
-		for (uint32_t i = 0; i < 8; i++) {
-			bytes += (uint32_t)__builtin_popcount(set[i]);
-			if (set[i])
-				byte = 32 * i + (uint32_t)__builtin_ctz(set[i]);
-		}
-		if (bytes != 1 || m->stepper.status)
-			break;
-		uint32_t end = work.n;
-		mx_step(&m->stepper, work.at + begin, end - begin, (uint8_t)byte, &work);
-		if (m->stepper.status || work.n == end)
-			break;
-		memmove(work.at, work.at + end, (work.n - end) * sizeof(*work.at));
-		work.n -= end;
-		buf[length++] = (char)byte;
-	}
-	end_work(m);
-	free(work.at);
-	return length;
-}

@@ -49,8 +49,5 @@ bool mx_matcher_may_end(const struct mx_matcher *m);
 /* Takes back the last n tokens that were accepted. False, and nothing changes, if n is more than
  * were accepted or more than are remembered. */
 bool mx_matcher_rollback(struct mx_matcher *m, size_t n);
-/* Copies to buf the bytes that must come next, because each is the only one possible; up to n.
- * Returns how many. */
-size_t mx_matcher_forced(struct mx_matcher *m, char *buf, size_t n);
 
 #endif

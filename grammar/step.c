@@ -199,12 +199,8 @@ static void follow(struct mx_stepper *s, struct mx_config c, uint8_t byte)
 {
 	const struct mx_grammar *g = s->grammar;
 	const struct mx_gstate *state = &g->states[c.state];
-	if (state->accept) {
-		if (c.stack)
-			add(s, &s->closure, 0, s->frames.at[c.stack].state, s->frames.at[c.stack].below);
-		else
-			s->returned = true;
-	}
+	if (state->accept && c.stack)
+		add(s, &s->closure, 0, s->frames.at[c.stack].state, s->frames.at[c.stack].below);
 	for (uint32_t i = state->calls; i < state[1].calls && !s->status; i++) {
 		const struct mx_gcall *call = &g->calls[i];
 		if (!mx_byte_in(g->rules[call->rule].first, byte))
@@ -220,7 +216,6 @@ void mx_step(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint8
 {
 	uint32_t begin = out->n;
 	s->closure.n = 0;
-	s->returned = false;
 	for (uint32_t i = 0; i < n && !s->status; i++)
 		add(s, &s->closure, 0, in[i].state, in[i].stack);
 	for (uint32_t i = 0; i < s->closure.n && !s->status; i++) {
@@ -244,27 +239,4 @@ bool mx_may_return(const struct mx_stepper *s, const struct mx_config *in, uint3
 			return true;
 	}
 	return false;
-}
-
-void mx_next_bytes(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint32_t set[8])
-{
-	const struct mx_grammar *g = s->grammar;
-	s->closure.n = 0;
-	s->returned = false;
-	for (uint32_t i = 0; i < n && !s->status; i++)
-		add(s, &s->closure, 0, in[i].state, in[i].stack);
-	for (uint32_t i = 0; i < s->closure.n && !s->status; i++) {
-		struct mx_config c = s->closure.at[i];
-		const struct mx_gstate *state = &g->states[c.state];
-		for (uint32_t k = state->edges; k < state[1].edges; k++)
-			for (int b = g->edges[k].lo; b <= g->edges[k].hi; b++)
-				set[b >> 5] |= 1u << (b & 31);
-		for (uint32_t k = state->calls; k < state[1].calls; k++)
-			for (int w = 0; w < 8; w++)
-				set[w] |= g->rules[g->calls[k].rule].first[w];
-		if (state->accept && c.stack)
-			add(s, &s->closure, 0, s->frames.at[c.stack].state, s->frames.at[c.stack].below);
-		else
-			s->returned |= state->accept;
-	}
 }

@@ -39,12 +39,14 @@ struct mx_stepper {
 	uint32_t max_configs, max_frames;
 	size_t work; /* elementary steps that are left; MX_E_LIMIT without */
 	mx_status status;
-	bool returned; /* the last step or closure met the end of a rule at the bottom */
 };
 
+/* Makes a stepper at the start of no text, with at most so many configurations and frames at a
+ * time, and `work` elementary steps. The grammar outlives it. */
 mx_status mx_stepper_init(struct mx_stepper *s, const struct mx_grammar *g, uint32_t max_configs,
                           uint32_t max_frames, size_t work);
 void mx_stepper_free(struct mx_stepper *s);
+/* Makes *out another one at the same place; mx_stepper_free frees it. */
 mx_status mx_stepper_copy(const struct mx_stepper *s, struct mx_stepper *out);
 
 /* Appends to *out the kernel behind `byte`. in: n configurations, which may lie in out->at. What
@@ -54,11 +56,10 @@ void mx_step(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint8
 /* Whether a rule at the bottom may end at these configurations: the text, if the bottom is that of
  * the whole grammar. */
 bool mx_may_return(const struct mx_stepper *s, const struct mx_config *in, uint32_t n);
-/* Adds to set[] the bytes that may follow. */
-void mx_next_bytes(struct mx_stepper *s, const struct mx_config *in, uint32_t n, uint32_t set[8]);
 /* Drops the frames that none of these n configurations uses, and numbers the others anew. */
 void mx_frames_collect(struct mx_stepper *s, struct mx_config *configs, uint32_t n);
 
+/* Appends a configuration. False if out of memory. */
 bool mx_configs_add(struct mx_configs *c, struct mx_config config);
 
 #endif

@@ -190,9 +190,6 @@ mx_status mx_plan_experts_fill(const struct mx_plan_build *b, uint32_t layer,
 /* Makes the name of a layer's tensor: "model.layers.LAYER." PART REST. NULL if out of memory. */
 const char *mx_plan_layer_name(const struct mx_plan_build *b, uint32_t layer, const char *part,
                                const char *rest);
-/* Reads hidden_act, of families that have default_act. */
-mx_status mx_hidden_act_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                             enum mx_act *out);
 
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);

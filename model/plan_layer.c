@@ -172,8 +172,9 @@ mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
-mx_status mx_hidden_act_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                             enum mx_act *out)
+/* Reads hidden_act, of families that have default_act. */
+static mx_status read_hidden_act(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 enum mx_act *out)
 {
 	static const struct {
 		const char *name;
@@ -218,7 +219,7 @@ mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scop
 		               "mlp_bias: true is not supported for model_type '%s'",
 		               b->family->model_type);
 	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
-	return b->family->default_act ? mx_hidden_act_read(b, scope, &out->act) : MX_OK;
+	return b->family->default_act ? read_hidden_act(b, scope, &out->act) : MX_OK;
 }
 
 mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,

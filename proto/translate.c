@@ -104,7 +104,8 @@ bool mx_translation_system(struct mx_translation *t, json_t *text)
 	return true;
 }
 
-json_t *mx_translation_assistant(struct mx_translation *t)
+/* Returns the assistant's message that the last one is, or a new one. */
+static json_t *assistant_of(struct mx_translation *t)
 {
 	return t->assistant ? t->assistant : mx_translation_message(t, "assistant");
 }
@@ -112,7 +113,7 @@ json_t *mx_translation_assistant(struct mx_translation *t)
 void mx_translation_reasoning(struct mx_translation *t, json_t *text)
 {
 	static const char name[] = "reasoning_content";
-	json_t *m = mx_translation_assistant(t);
+	json_t *m = assistant_of(t);
 	if (!json_object_get(m, name))
 		set(t, m, name, json_array());
 	append(t, json_object_get(m, name), json_incref(text)); /* complete_messages joins them */
@@ -120,7 +121,7 @@ void mx_translation_reasoning(struct mx_translation *t, json_t *text)
 
 void mx_translation_call(struct mx_translation *t, json_t *id, json_t *name, json_t *arguments)
 {
-	json_t *m = mx_translation_assistant(t);
+	json_t *m = assistant_of(t);
 	if (!json_object_get(m, "tool_calls"))
 		set(t, m, "tool_calls", json_array());
 	json_t *call = json_object(), *function = json_object();

@@ -54,8 +54,6 @@ void mx_translation_text(struct mx_translation *t, json_t *message, json_t *text
 /* Adds a text to the system message at the beginning, which is made if need be. False if other
  * messages are there already. */
 bool mx_translation_system(struct mx_translation *t, json_t *text);
-/* Returns the assistant's message that the last one is, or a new one. */
-json_t *mx_translation_assistant(struct mx_translation *t);
 /* Adds reasoning to the assistant's message; chats call it reasoning_content. A message may be left
  * without content. */
 void mx_translation_reasoning(struct mx_translation *t, json_t *text);

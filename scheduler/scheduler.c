@@ -334,11 +334,6 @@ uint32_t mx_sched_max_requests(const struct mx_sched *s)
 	return atomic_load_explicit(&s->max_requests, memory_order_relaxed);
 }
 
-uint64_t mx_sched_max_overtakers(const struct mx_sched *s)
-{
-	return 4 * (uint64_t)mx_sched_max_requests(s);
-}
-
 /* ---- cancel, drain, figures ---- */
 
 void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)

@@ -17,8 +17,9 @@
  *    principal that floods delays another one by a step's work and that one's share
  *    (scheduler/README.md has the bound);
  *  - of one principal and priority, requests are admitted in the order of arrival. A
- *    better priority goes first, but whatever the priorities are, fewer than
- *    mx_sched_max_overtakers later requests overtake one, so none starves;
+ *    better priority goes first, but whatever the priorities are, fewer than 4
+ *    mx_sched_max_requests later requests overtake one (half of it one of priority 0), so
+ *    none starves;
  *  - a cancelled request holds no memory after the running step, or after the step
  *    that begins at the moment of cancelling.
  *
@@ -130,10 +131,6 @@ uint32_t mx_sched_max_requests(const struct mx_sched *s);
 /* Changes the length of the queue; for one thread at a time. Requests that wait beyond a shorter
  * one stay. MX_E_INVALID: 0 or too long; MX_E_NOMEM. */
 mx_status mx_sched_set_queue(struct mx_sched *s, uint32_t queue);
-
-/* Returns the bound on later requests of its principal that go before a request: 4 *
- * mx_sched_max_requests. Half of it for a request of priority 0. */
-uint64_t mx_sched_max_overtakers(const struct mx_sched *s);
 
 /* Counts a request that a front end refused for its length without submitting it. */
 void mx_sched_count_too_long(struct mx_sched *s);

@@ -25,7 +25,6 @@
 #include "bench/machine/roof.h"
 #include "device/cpu/cpu.h"
 #include "engine/model_map.h"
-#include "tests/engine/random_checkpoint.h"
 #include "tools/open_model.h"
 
 enum { STEP_TOKENS = 512, MAX_BATCH = 16, DECODE = 128, BATCH_DECODE = 64, BATCH_PROMPT = 32 };
@@ -258,21 +257,6 @@ static int bench_model(struct bench *b, const char *dir)
 	return 0;
 }
 
-static mx_status write_model(const struct bench *b, const char *dir, struct mx_err *err)
-{
-	struct mx_registry *mixers = NULL;
-	const char *modules = getenv("MIXD_MODULE_PATH");
-	if (!b->o->shape->config)
-		return mx_random_model_write(dir, &b->m, err);
-	mx_status st = mx_registry_create(&mixers);
-	if (st == MX_OK)
-		st = mx_registry_load_dir(mixers, modules ? modules : MIXD_MODULE_DIR, err);
-	if (st == MX_OK)
-		st = random_checkpoint_write(dir, b->o->shape->config, mixers, b->m.dtype, b->m.seed, err);
-	mx_registry_destroy(mixers);
-	return st;
-}
-
 /* Benchmarks the model of --dir, which stays; writes it first if the folder is new. */
 static int bench_kept(struct bench *b)
 {
@@ -283,7 +267,7 @@ static int bench_kept(struct bench *b)
 		perror(b->o->dir);
 		return 1;
 	}
-	if (write_model(b, b->o->dir, &err) == MX_OK)
+	if (run_write_model(b->o->dir, b->o->shape, &b->m, &err) == MX_OK)
 		return bench_model(b, b->o->dir);
 	fprintf(stderr, "bench/engine/engine: %s %s\n", err.where, err.text);
 	return 1;
@@ -302,7 +286,7 @@ static int make_and_bench(struct bench *b)
 		return 1;
 	}
 	int rc = 1;
-	if (write_model(b, dir, &err) == MX_OK)
+	if (run_write_model(dir, b->o->shape, &b->m, &err) == MX_OK)
 		rc = bench_model(b, dir);
 	else
 		fprintf(stderr, "bench/engine/engine: %s %s\n", err.where, err.text);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "tests/engine/random_checkpoint.h"
 
 void must(mx_status st, const char *what)
 {
@@ -35,6 +36,22 @@ void random_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed)
 		x = x * 1664525u + 1013904223u;
 		out[i] = (int32_t)((x >> 8) % vocab);
 	}
+}
+
+mx_status run_write_model(const char *dir, const struct shape *shape,
+                          const struct mx_random_model *m, struct mx_err *err)
+{
+	struct mx_registry *mixers = NULL;
+	const char *modules = getenv("MIXD_MODULE_PATH");
+	if (!shape->config)
+		return mx_random_model_write(dir, m, err);
+	mx_status st = mx_registry_create(&mixers);
+	if (st == MX_OK)
+		st = mx_registry_load_dir(mixers, modules ? modules : MIXD_MODULE_DIR, err);
+	if (st == MX_OK)
+		st = random_checkpoint_write(dir, shape->config, mixers, m->dtype, m->seed, err);
+	mx_registry_destroy(mixers);
+	return st;
 }
 
 struct mx_seq *run_try_open(struct mx_engine *e, const int32_t *prompt, uint32_t n, uint32_t more,

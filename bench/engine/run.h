@@ -7,10 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bench/engine/options.h"
 #include "engine/engine.h"
 #include "tools/open_model.h"
 
 enum { RUN_MAX_BATCH = 512 };
+
+/* Writes the checkpoint of a shape, of m's dtype and seed, to a folder that exists. Modules are
+ * those of MIXD_MODULE_PATH or the installed ones. */
+mx_status run_write_model(const char *dir, const struct shape *shape,
+                          const struct mx_random_model *m, struct mx_err *err);
 
 /* Ends the program with a line on stderr unless the status is MX_OK. */
 void must(mx_status st, const char *what);

@@ -46,7 +46,6 @@
 #define HYENA                                                                                      \
 	"{\"mixer\": \"hyena\", \"filter_len\": 2048, \"emb_dim\": 33, \"filter_order\": 64, "         \
 	"\"shift\": 0.0}"
-#define HYENA6 HYENA "," HYENA "," HYENA "," HYENA "," HYENA "," HYENA
 
 const struct shape engine_shapes[] = {
 	{.name = "110m",
@@ -60,18 +59,9 @@ const struct shape engine_shapes[] = {
                .tied = true,
                .seed = 1},
      .deepest = 16384},
-	{.name = "1.1b",
-     .model = {.width = 2048,
-               .layers = 22,
-               .heads = 32,
-               .kv_heads = 4,
-               .intermediate = 5632,
-               .vocab = 32000,
-               .max_context = 4096 + 256,
-               .seed = 1},
-     .deepest = 4096},
+	{.name = "1.1b", .model = LLAMA(2048, 22, 32, 4, 5632, 32000, 4096 + 256), .deepest = 4096},
 	{.name = "mamba2-130m",
-     .model = {.width = 768, .layers = 24, .vocab = 50288, .max_context = 4096 + 256, .seed = 1},
+     .model = OTHER(768, 24, 50288, 4096 + 256),
      .deepest = 4096,
      .config = "{\"model_type\": \"mamba2\", \"hidden_size\": 768, \"num_hidden_layers\": 24,\n"
                " \"num_heads\": 24, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"
@@ -82,7 +72,7 @@ const struct shape engine_shapes[] = {
      .mixer_ops = 24 * (24 * 2.0 * (2 * 64 * 128 + 8.5 * 64) + 2 * 8.5 * 128),
      .state_bytes = 24 * 24 * 64 * 128 * 4.0},
 	{.name = "gdn-350m",
-     .model = {.width = 1024, .layers = 21, .vocab = 32000, .max_context = 4096 + 256, .seed = 1},
+     .model = OTHER(1024, 21, 32000, 4096 + 256),
      .deepest = 4096,
      .config = "{\"model_type\": \"gated_deltanet\", \"hidden_size\": 1024,\n"
                " \"num_hidden_layers\": 21, \"num_heads\": 3, \"head_dim\": 256, \"expand_v\": 2,\n"
@@ -92,25 +82,21 @@ const struct shape engine_shapes[] = {
      .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
      .state_bytes = 21 * 3 * 256 * 512 * 4.0},
 	{.name = "hyena-153m",
-     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 2048, .seed = 1},
+     .model = OTHER(864, 18, 50288, 2048),
      .deepest = 1024,
-     .config =
-         "{\"model_type\": \"mixd\", \"hidden_size\": 864, \"intermediate_size\": 1728,\n"
-         " \"vocab_size\": 50288, \"max_position_embeddings\": 2048, \"mlp_bias\": true,\n"
-         " \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"
-         " \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6 "," HYENA6 "," HYENA6 "]}\n",
+     .config = PILE_HYENA(HYENA, "2048"),
      /* tiles (mixers/hyena/README.md), short filters and gates */
      .mixer_ops = 18 * 864 * (500 + 3 * 6 + 2.0),
      /* lags and inputs of the window; spectra and cells of the tiles, a step's share */
      .state_bytes = 18 * 864 * 4.0 * (128 + 30)},
 	/* Attention over prompts this short is 3 % of the operations and is not counted. */
 	{.name = "moe",
-     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
+     .model = OTHER(768, 4, 8192, 1024 + 256),
      .deepest = 512,
      .config = MOE("\"num_experts\": 8, \"num_experts_per_tok\": 2,\n"
                    " \"moe_intermediate_size\": 1024, \"norm_topk_prob\": true,")},
 	{.name = "moe-dense",
-     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
+     .model = OTHER(768, 4, 8192, 1024 + 256),
      .deepest = 512,
      .config = MOE("\"intermediate_size\": 2048,")},
 	/* Of the sizes of published checkpoints, or fewer layers or experts of theirs. */

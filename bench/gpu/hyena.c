@@ -11,162 +11,34 @@
  *     -r  sequences at random positions; else all at the same
  *     -p  a prompt of the length instead, beside bench/gpu/hyena-fft.py
  */
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cuda_runtime_api.h>
-
 #include "bench/device/cuda/read.h"
+#include "bench/gpu/bare_device.h"
 #include "bench/gpu/lazy.h"
-#include "device/cuda/cuda.h"
-#include "mixers/mixer.h"
 #include "tests/rng.h"
 
 #define STEPS       512
 #define MAX_LAYERS  64
-#define MAX_THREADS 15 /* besides the first one, that compute filters */
 #define PAGE_TOKENS 64
 #define ROOF_BYTES  (1ull << 31)
 #define REPEATS     10
-
-#define CUDA(call)                                                                                 \
-	do {                                                                                           \
-		cudaError_t error_ = (call);                                                               \
-		if (error_ != cudaSuccess) {                                                               \
-			fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error_));                        \
-			exit(1);                                                                               \
-		}                                                                                          \
-	} while (0)
 
 struct sizes {
 	uint32_t sequences, layers, width, length;
 	bool random, prompt;
 };
 
-/* ---- a device without products ---- */
+/* ---- memory and time ---- */
 
-static struct mx_cuda_base base;
-static struct mx_ops ops;
+static struct mx_cuda_base *base; /* of bare_device.h */
 
 static cudaStream_t stream(void)
 {
-	return (cudaStream_t)base.stream;
-}
-
-static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                            const struct mx_linear_out *out, size_t n_out)
-{
-	(void)d, (void)x, (void)ldx, (void)n, (void)out, (void)n_out;
-	return MX_OK;
-}
-
-static mx_status dev_alloc(struct mx_device *d, size_t bytes, void **out)
-{
-	(void)d;
-	CUDA(cudaMalloc(out, bytes ? bytes : 1));
-	return MX_OK;
-}
-
-static void dev_release(struct mx_device *d, void *p)
-{
-	(void)d;
-	cudaFree(p);
-}
-
-static mx_status dev_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
-                          enum mx_dtype dtype, size_t n)
-{
-	(void)d, (void)to_dtype;
-	CUDA(cudaMemcpy(to, from, n * mx_dtype_size(dtype), cudaMemcpyHostToDevice));
-	return MX_OK;
-}
-
-static mx_status dev_wait(struct mx_device *d)
-{
-	(void)d;
-	CUDA(cudaDeviceSynchronize());
-	return MX_OK;
-}
-
-static mx_status dev_bind(struct mx_device *d)
-{
-	(void)d;
-	return MX_OK;
-}
-
-static mx_status dev_check(struct mx_device *d, int error, const char *what)
-{
-	(void)d;
-	if (error == cudaSuccess)
-		return MX_OK;
-	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString((cudaError_t)error));
-	exit(1);
-}
-
-struct tasks {
-	mx_parallel_f *f;
-	void *arg;
-	size_t n;
-	atomic_size_t next;
-};
-
-static void *run_tasks(void *arg)
-{
-	struct tasks *t = arg;
-	for (size_t i; (i = atomic_fetch_add(&t->next, 1)) < t->n;)
-		t->f(t->arg, i, 0);
-	return NULL;
-}
-
-/* For filters, whose tasks need no number of a thread. */
-static void dev_parallel(struct mx_device *d, size_t n, mx_parallel_f *f, void *arg)
-{
-	pthread_t threads[MAX_THREADS];
-	struct tasks t = {.f = f, .arg = arg, .n = n};
-	size_t n_threads = 0;
-	(void)d;
-	while (n_threads < MAX_THREADS && n_threads + 1 < n &&
-	       pthread_create(&threads[n_threads], NULL, run_tasks, &t) == 0)
-		n_threads++;
-	run_tasks(&t);
-	while (n_threads > 0)
-		pthread_join(threads[--n_threads], NULL);
-}
-
-static void open_device(void)
-{
-	struct cudaDeviceProp prop;
-	cudaStream_t s;
-	CUDA(cudaGetDeviceProperties(&prop, 0));
-	CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-	ops = (struct mx_ops){
-		.struct_size = sizeof(ops),
-		.linear = no_product,
-		.alloc = dev_alloc,
-		.release = dev_release,
-		.wait = dev_wait,
-		.load = dev_load,
-		.parallel = dev_parallel,
-	};
-	base = (struct mx_cuda_base){
-		.device = {.ops = &ops,
-	               .info = {.kind = MX_DEVICE_CUDA,
-	                        .name = "cuda:0",
-	                        .act_dtype = MX_BF16,
-	                        .align = 256}},
-		.sms = prop.multiProcessorCount,
-		.sm = prop.major * 10 + prop.minor,
-		.smem = prop.sharedMemPerBlockOptin,
-		.stream = s,
-		.check = dev_check,
-		.bind = dev_bind,
-	};
-	printf("%s, %d multiprocessors\n", prop.name, prop.multiProcessorCount);
+	return (cudaStream_t)base->stream;
 }
 
 /* New device memory of ordinary numbers: a piece of the host's, then copies of it. */
@@ -197,21 +69,6 @@ static double since(cudaEvent_t begin, cudaEvent_t end)
 }
 
 /* ---- layers ---- */
-
-static const struct mx_mixer_ops *open_module(const char *folder)
-{
-	char path[4096];
-	snprintf(path, sizeof path, "%s/hyena-cuda.so", folder);
-	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	void *symbol = lib ? dlsym(lib, MX_MIXER_MODULE_SYMBOL) : NULL;
-	if (!symbol) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	mx_mixer_module_f *module;
-	memcpy(&module, &symbol, sizeof module);
-	return module();
-}
 
 struct model {
 	const struct mx_mixer_ops *ops;
@@ -247,9 +104,9 @@ static void open_layer(struct model *m, const struct sizes *s, uint32_t index)
 		.weight_dtype = MX_BF16,
 		.params = {params, sizeof params / sizeof *params},
 	};
-	if (m->ops->probe(&layer, &base.device, &err) != MX_OK ||
+	if (m->ops->probe(&layer, &base->device, &err) != MX_OK ||
 	    m->ops->weights(&layer, specs, &n) != MX_OK ||
-	    m->ops->state(&layer, &base.device, &state) != MX_OK) {
+	    m->ops->state(&layer, &base->device, &state) != MX_OK) {
 		fprintf(stderr, "%s\n", err.text);
 		exit(1);
 	}
@@ -270,7 +127,7 @@ static void open_layer(struct model *m, const struct sizes *s, uint32_t index)
 	const size_t slot = (state.fixed_bytes + 255) / 256 * 256;
 	const struct mx_mixer_init init = {
 		.layer = &layer,
-		.device = &base.device,
+		.device = &base->device,
 		.weights = weights,
 		.host_vectors = host,
 		.page_base = random_memory(page * pages),
@@ -375,7 +232,7 @@ static cudaGraphExec_t record(const struct sizes *s, const struct steps *t, cons
 		if (side_by_side) {
 			CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
 			CUDA(cudaStreamWaitEvent(side, fork, 0));
-			base.stream = side;
+			base->stream = side;
 		}
 		if (m->ops->forward(m->layers[i], &step, m->x, m->y) != MX_OK)
 			exit(1);
@@ -385,7 +242,7 @@ static cudaGraphExec_t record(const struct sizes *s, const struct steps *t, cons
 			CUDA(cudaStreamWaitEvent(all, join, 0));
 		}
 	}
-	base.stream = all;
+	base->stream = all;
 	CUDA(cudaStreamEndCapture(all, &graph));
 	CUDA(cudaGraphInstantiate(&exec, graph, 0));
 	return exec;
@@ -492,7 +349,7 @@ static double read_rate(void)
 	for (int i = -2; i < REPEATS; i++) {
 		if (i == 0)
 			CUDA(cudaEventRecord(begin, stream()));
-		CUDA(read_all(p, ROOF_BYTES, out, base.sms, stream()));
+		CUDA(read_all(p, ROOF_BYTES, out, base->sms, stream()));
 	}
 	CUDA(cudaEventRecord(end, stream()));
 	const double seconds = since(begin, end) / REPEATS;
@@ -539,7 +396,7 @@ int main(int argc, char **argv)
 		        MAX_LAYERS);
 		return 2;
 	}
-	open_device();
+	base = bare_device_open();
 	const double roof = read_rate(), lazy = s.prompt ? 0 : run_lazy(&s, &rate);
 	if (!s.prompt)
 		printf("%u sequences %s, %u layers of %u channels, %u positions\n", s.sequences,
@@ -547,7 +404,7 @@ int main(int argc, char **argv)
 	if (!s.prompt)
 		printf("lazy %.0f us a step, %.2f TB/s, %.0f %% of a loop that reads\n", lazy * 1e6,
 		       rate * 1e-12, 100 * rate / roof);
-	m.ops = open_module(folder);
+	m.ops = bare_device_module(folder, "hyena");
 	for (uint32_t i = 0; i < s.layers; i++)
 		open_layer(&m, &s, i);
 	if (m.ops->prepare(m.layers, s.layers, &err) != MX_OK) {

@@ -8,17 +8,13 @@
  *     -d  decode only   -p  prompts only   -c  cases whose name contains CASE
  *     -r  decode with drafts, ROWS tokens of a sequence in a step, of which all but one are kept
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cuda_runtime_api.h>
-
 #include "bench/device/cuda/read.h"
-#include "device/cuda/cuda.h"
-#include "mixers/mixer.h"
+#include "bench/gpu/bare_device.h"
 #include "tests/rng.h"
 
 #define REPEATS    15
@@ -26,15 +22,6 @@
 #define COLD_BYTES (1ull << 28)
 #define ROOF_BYTES (1ull << 31)
 #define MAX_SLOTS  1024
-
-#define CUDA(call)                                                                                 \
-	do {                                                                                           \
-		cudaError_t error_ = (call);                                                               \
-		if (error_ != cudaSuccess) {                                                               \
-			fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error_));                        \
-			exit(1);                                                                               \
-		}                                                                                          \
-	} while (0)
 
 #define INT(key, value)                                                                            \
 	{                                                                                              \
@@ -101,91 +88,8 @@ static const struct bench_case cases[] = {
      2 * 40 * 64 * 64 * 4.0},
 };
 
-/* ---- a device without products ---- */
-
-static uint32_t each = 1; /* -r */
-static struct mx_cuda_base base;
-static struct mx_ops ops;
-
-static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                            const struct mx_linear_out *out, size_t n_out)
-{
-	(void)d, (void)x, (void)ldx, (void)n, (void)out, (void)n_out;
-	return MX_OK;
-}
-
-static mx_status dev_alloc(struct mx_device *d, size_t bytes, void **out)
-{
-	(void)d;
-	CUDA(cudaMalloc(out, bytes ? bytes : 1));
-	return MX_OK;
-}
-
-static void dev_release(struct mx_device *d, void *p)
-{
-	(void)d;
-	cudaFree(p);
-}
-
-static mx_status dev_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
-                          enum mx_dtype dtype, size_t n)
-{
-	(void)d, (void)to_dtype;
-	CUDA(cudaMemcpy(to, from, n * mx_dtype_size(dtype), cudaMemcpyHostToDevice));
-	return MX_OK;
-}
-
-static mx_status dev_wait(struct mx_device *d)
-{
-	(void)d;
-	CUDA(cudaDeviceSynchronize());
-	return MX_OK;
-}
-
-static mx_status dev_bind(struct mx_device *d)
-{
-	(void)d;
-	return MX_OK;
-}
-
-static mx_status dev_check(struct mx_device *d, int error, const char *what)
-{
-	(void)d;
-	if (error == cudaSuccess)
-		return MX_OK;
-	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString((cudaError_t)error));
-	exit(1);
-}
-
-static void open_device(void)
-{
-	struct cudaDeviceProp prop;
-	cudaStream_t stream;
-	CUDA(cudaGetDeviceProperties(&prop, 0));
-	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	ops = (struct mx_ops){
-		.struct_size = sizeof(ops),
-		.linear = no_product,
-		.alloc = dev_alloc,
-		.release = dev_release,
-		.wait = dev_wait,
-		.load = dev_load,
-	};
-	base = (struct mx_cuda_base){
-		.device = {.ops = &ops,
-	               .info = {.kind = MX_DEVICE_CUDA,
-	                        .name = "cuda:0",
-	                        .act_dtype = MX_BF16,
-	                        .align = 256}},
-		.sms = prop.multiProcessorCount,
-		.sm = prop.major * 10 + prop.minor,
-		.smem = prop.sharedMemPerBlockOptin,
-		.stream = stream,
-		.check = dev_check,
-		.bind = dev_bind,
-	};
-	printf("%s, %d multiprocessors\n", prop.name, prop.multiProcessorCount);
-}
+static uint32_t each = 1;         /* -r */
+static struct mx_cuda_base *base; /* of bare_device.h */
 
 /* ---- a layer ---- */
 
@@ -210,21 +114,6 @@ static void fill(void *to, size_t bytes)
 		CUDA(cudaMemcpy((char *)to + done, host, bytes - done < piece ? bytes - done : piece,
 		                cudaMemcpyHostToDevice));
 	free(host);
-}
-
-static const struct mx_mixer_ops *open_module(const char *folder, const char *mixer)
-{
-	char path[4096];
-	snprintf(path, sizeof path, "%s/%s-cuda.so", folder, mixer);
-	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	void *symbol = lib ? dlsym(lib, MX_MIXER_MODULE_SYMBOL) : NULL;
-	if (!symbol) {
-		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
-	}
-	mx_mixer_module_f *module;
-	memcpy(&module, &symbol, sizeof module);
-	return module();
 }
 
 static void make_weights(const struct mx_weight_spec *specs, size_t n, const void **weights,
@@ -273,11 +162,11 @@ static void open_layer(struct layer *l, const struct bench_case *c, const char *
 		.state_dtype = MX_BF16,
 		.params = {c->params, c->n_params},
 	};
-	l->ops = open_module(folder, c->mixer);
+	l->ops = bare_device_module(folder, c->mixer);
 	l->state = (struct mx_state_spec){0};
-	if (l->ops->probe(&layer, &base.device, &err) != MX_OK ||
+	if (l->ops->probe(&layer, &base->device, &err) != MX_OK ||
 	    l->ops->weights(&layer, specs, &n) != MX_OK ||
-	    l->ops->state(&layer, &base.device, &l->state) != MX_OK) {
+	    l->ops->state(&layer, &base->device, &l->state) != MX_OK) {
 		fprintf(stderr, "%s: %s\n", c->name, err.text);
 		exit(1);
 	}
@@ -292,7 +181,7 @@ static void open_layer(struct layer *l, const struct bench_case *c, const char *
 	CUDA(cudaMemset(l->slots, 0, l->slot_stride * n_slots));
 	const struct mx_mixer_init init = {
 		.layer = &layer,
-		.device = &base.device,
+		.device = &base->device,
 		.weights = weights,
 		.host_vectors = host,
 		.slot_base = l->slots,
@@ -347,7 +236,7 @@ static void free_tables(struct tables *t)
 static void send_tables(const struct tables *t, uint32_t n_spans)
 {
 	CUDA(cudaMemcpyAsync(t->on_gpu, t->spans, n_spans * sizeof(*t->spans), cudaMemcpyHostToDevice,
-	                     (cudaStream_t)base.stream));
+	                     (cudaStream_t)base->stream));
 }
 
 static void forward(const struct layer *l, const struct tables *t, uint32_t n_spans, uint32_t n,
@@ -393,7 +282,7 @@ static double decode_seconds(const struct bench_case *c, const char *folder, uin
 	steps = groups > steps ? groups : steps / groups * groups;
 	open_layer(&l, c, folder, batch * 16, batch, groups * batch);
 	struct tables t[MAX_STEPS], prompt;
-	cudaStream_t stream = (cudaStream_t)base.stream;
+	cudaStream_t stream = (cudaStream_t)base->stream;
 	make_tables(&prompt, batch, 16);
 	for (uint32_t s = 0; s < steps; s++)
 		make_tables(&t[s], batch, each);
@@ -450,7 +339,7 @@ static double prompt_seconds(const struct bench_case *c, const char *folder, uin
 {
 	struct layer l;
 	struct tables t;
-	cudaStream_t stream = (cudaStream_t)base.stream;
+	cudaStream_t stream = (cudaStream_t)base->stream;
 	cudaEvent_t begin, end;
 	float ms[5];
 	open_layer(&l, c, folder, n_spans * n, n_spans, n_spans);
@@ -479,14 +368,14 @@ static double read_rate(void)
 	unsigned char *p;
 	cudaEvent_t begin, end;
 	float ms[REPEATS];
-	cudaStream_t stream = (cudaStream_t)base.stream;
+	cudaStream_t stream = (cudaStream_t)base->stream;
 	CUDA(cudaMalloc((void **)&p, ROOF_BYTES + 256));
 	CUDA(cudaMemset(p, 1, ROOF_BYTES + 256));
 	CUDA(cudaEventCreate(&begin));
 	CUDA(cudaEventCreate(&end));
 	for (int r = -2; r < REPEATS; r++) {
 		CUDA(cudaEventRecord(begin, stream));
-		CUDA(read_all(p, ROOF_BYTES, (unsigned *)(p + ROOF_BYTES), base.sms, stream));
+		CUDA(read_all(p, ROOF_BYTES, (unsigned *)(p + ROOF_BYTES), base->sms, stream));
 		CUDA(cudaEventRecord(end, stream));
 		CUDA(cudaEventSynchronize(end));
 		if (r >= 0)
@@ -537,7 +426,7 @@ int main(int argc, char **argv)
 		else
 			return 2;
 	}
-	open_device();
+	base = bare_device_open();
 	const double roof = read_rate();
 	printf("a loop reads %.0f GB/s\n", roof * 1e-9);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -29,7 +29,8 @@ static const char *const levels[] = {
 	[MX_LOG_DEBUG] = "debug",
 };
 
-int mx_admin_level(const char *name)
+/* Returns the level of that name, or -1. */
+static int level_of(const char *name)
 {
 	for (int i = 0; i < (int)(sizeof levels / sizeof *levels); i++)
 		if (!strcmp(levels[i], name))
@@ -70,7 +71,7 @@ static mx_status take_member(enum mx_admin_kind kind, const json_t *v, struct mx
 	if (kind != MX_ADMIN_LOG)
 		return take(v, "model", c->model, sizeof c->model, err);
 	mx_status st = take(v, "level", level, sizeof level, err);
-	int found = st == MX_OK ? mx_admin_level(level) : 0;
+	int found = st == MX_OK ? level_of(level) : 0;
 	if (found < 0)
 		return mx_fail(err, MX_E_INVALID, "no level \"%s\": must be error, warning, info or debug",
 		               level);

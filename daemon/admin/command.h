@@ -31,7 +31,4 @@ struct mx_admin_command {
 mx_status mx_admin_parse(const char *line, size_t n, struct mx_admin_command *out,
                          struct mx_err *err);
 
-/* Returns the level of that name, or -1. */
-int mx_admin_level(const char *name);
-
 #endif

@@ -8,7 +8,8 @@
 
 #define PREFIX "type.googleapis.com/google.rpc."
 
-enum mx_rpc_code mx_rpc_code_of(enum mx_fault fault)
+/* Returns gRPC's code of a fault. */
+static enum mx_rpc_code code_of(enum mx_fault fault)
 {
 	switch (fault) {
 	case MX_FAULT_NONE: return MX_RPC_OK;
@@ -84,7 +85,7 @@ void mx_rpc_fail_api(struct mx_rpc_call *c, const struct mx_api_error *err, unsi
 		list[i] = &details[i].any;
 	Google__Rpc__Status status = GOOGLE__RPC__STATUS__INIT;
 	struct mx_buf bytes = {0};
-	enum mx_rpc_code code = mx_rpc_code_of(err->fault);
+	enum mx_rpc_code code = code_of(err->fault);
 	status.code = code;
 	status.message = mx_pb_string(err->message);
 	status.n_details = n;

@@ -6,9 +6,6 @@
 #include "daemon/grpc/core.h"
 #include "proto/error.h"
 
-/* Returns gRPC's code of a fault. */
-enum mx_rpc_code mx_rpc_code_of(enum mx_fault fault);
-
 /* Mark of a call that mx_rpc_fail_api ended for a fault of its client: for one status there are
  * faults of both sides. */
 #define MX_RPC_CLIENTS_FAULT MX_RPC_MARK(0)

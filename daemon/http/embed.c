@@ -153,8 +153,10 @@ static mx_status response(struct mx_writer *writer, struct mx_buf *out, bool *en
 static const struct mx_writer_ops ops = {
 	.stream = no_stream, .response = response, .destroy = destroy};
 
-struct mx_writer *mx_embed_writer(unsigned route, const struct mx_embed_request *r, const char *id,
-                                  struct mx_generation *g)
+/* Makes the writer of the answer to a request of that route (MX_EMBED_*). Takes what it needs of
+ * the request. NULL: out of memory. */
+static struct mx_writer *writer_create(unsigned route, const struct mx_embed_request *r,
+                                       const char *id, struct mx_generation *g)
 {
 	struct embed_writer *w = mx_calloc(1, sizeof(*w));
 	if (!w)
@@ -194,7 +196,7 @@ static void post(struct mx_exchange *x, unsigned route, const char *prefix)
 	if (st == MX_OK)
 		st = mx_api_generate(x, &r.api, &err);
 	snprintf(id, sizeof(id), "%s-%s", prefix, x->id);
-	if (st == MX_OK && !(x->writer = mx_embed_writer(route, &r, id, x->gen)))
+	if (st == MX_OK && !(x->writer = writer_create(route, &r, id, x->gen)))
 		st = mx_api_fail(&err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	mx_embed_request_free(&r);
 	mx_exchange_warn_unknown(x, &unknown);

@@ -8,9 +8,4 @@
 #include "daemon/serve/generate.h"
 #include "proto/embed/request.h"
 
-/* Makes the writer of the answer to a request of that route (MX_EMBED_*). Takes what it needs of
- * the request. NULL: out of memory. */
-struct mx_writer *mx_embed_writer(unsigned route, const struct mx_embed_request *r, const char *id,
-                                  struct mx_generation *g);
-
 #endif

@@ -113,9 +113,12 @@ struct mx_exchange {
  * of memory. */
 void *mx_exchange_announced(void *arg, const char *target, struct MHD_Connection *c);
 
+/* libmicrohttpd calls this for the header, for each part of the body, at its end, and whenever a
+ * suspended connection was resumed. MHD_NO closes the connection. */
 enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
                                    const char *method, const char *version, const char *data,
                                    size_t *data_size, void **context);
+/* The exchange is over, whether it was answered or not: logs and frees it. */
 void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
                            enum MHD_RequestTerminationCode code);
 

@@ -11,6 +11,8 @@ struct mx_service;
 
 extern const struct mx_dialect mx_ollama_dialect;
 
+/* Handlers of routes (mx_route_f): /api/chat, /api/generate, /api/embed, and its old form,
+ * /api/embeddings. */
 void mx_ollama_post_chat(struct mx_exchange *x);
 void mx_ollama_post_generate(struct mx_exchange *x);
 void mx_ollama_post_embed(struct mx_exchange *x);
@@ -22,6 +24,7 @@ void mx_ollama_post_embeddings(struct mx_exchange *x);
  * length of the name by which it is served: clients add a tag, as in "demo:latest". */
 struct mx_served *mx_ollama_take(struct mx_service *s, const char *name, size_t *len);
 
+/* Likewise: /api/show, /api/tags, /api/ps, /api/version. */
 void mx_ollama_post_show(struct mx_exchange *x);
 void mx_ollama_get_tags(struct mx_exchange *x);
 void mx_ollama_get_ps(struct mx_exchange *x);

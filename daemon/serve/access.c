@@ -31,7 +31,7 @@ void mx_access_add_count(struct mx_access_line *l, const char *name, uint64_t n)
 	add(l, (struct mx_log_field){name, MX_LOG_COUNT, NULL, n});
 }
 
-void mx_access_add_ms(struct mx_access_line *l, const char *name, uint64_t ns)
+static void add_ms(struct mx_access_line *l, const char *name, uint64_t ns)
 {
 	add(l, (struct mx_log_field){name, MX_LOG_MS, NULL, ns});
 }
@@ -45,11 +45,11 @@ void mx_access_add_work(struct mx_access_line *l, const struct mx_generation_fig
 		mx_access_add_count(l, "cached_tokens", g->cached_tokens);
 		mx_access_add_count(l, "output_tokens", g->output_tokens);
 		if (g->scheduled)
-			mx_access_add_ms(l, "queue_ms", g->queue_ns);
+			add_ms(l, "queue_ms", g->queue_ns);
 		if (g->first_token_ns)
-			mx_access_add_ms(l, "first_token_ms", g->first_token_ns - start_ns);
+			add_ms(l, "first_token_ms", g->first_token_ns - start_ns);
 	}
-	mx_access_add_ms(l, "total_ms", ns);
+	add_ms(l, "total_ms", ns);
 	if (g)
 		mx_access_add_string(l, "finish", g->finish);
 }

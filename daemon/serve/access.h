@@ -29,7 +29,6 @@ struct mx_access_line {
 };
 void mx_access_add_string(struct mx_access_line *l, const char *name, const char *value);
 void mx_access_add_count(struct mx_access_line *l, const char *name, uint64_t n);
-void mx_access_add_ms(struct mx_access_line *l, const char *name, uint64_t ns);
 
 /* Adds how long the request took, `ns` from `start_ns` (by mx_now_ns) on, and what was generated,
  * if g is not NULL. */

@@ -5,7 +5,7 @@
  * the daemon treats all alike.
  *
  * A front end reads requests into the structs of proto/request.h, has them checked
- * (mx_api_check), runs them (generate.h, tokenize.h) and writes the results in its
+ * (mx_api_check), runs them (generate.h, tokens.h) and writes the results in its
  * own form.
  */
 #ifndef MX_DAEMON_SERVE_FRONT_H

@@ -16,7 +16,8 @@
 
 /* ---- life ---- */
 
-void mx_gen_free(struct mx_generation *g)
+/* Frees the generation. None of its choices may still be in the scheduler. */
+static void generation_free(struct mx_generation *g)
 {
 	if (!g)
 		return;
@@ -44,7 +45,7 @@ void mx_gen_free(struct mx_generation *g)
 void mx_gen_unref(struct mx_generation *g)
 {
 	if (atomic_fetch_sub(&g->refs, 1) == 1)
-		mx_gen_free(g);
+		generation_free(g);
 }
 
 void mx_gen_cancel(struct mx_generation *g, enum mx_cancel why)
@@ -652,7 +653,7 @@ static struct mx_generation *new_generation(struct mx_service *s, const struct m
 	g->prompts = mx_calloc(n_prompts, sizeof(*g->prompts));
 	g->choices = mx_calloc((size_t)n_prompts * (size_t)r->n, sizeof(*g->choices));
 	if (!g->prompts || !g->choices) {
-		mx_gen_free(g);
+		generation_free(g);
 		return NULL;
 	}
 	g->n_prompts = n_prompts;

@@ -106,8 +106,6 @@ struct mx_generation {
 
 /* Cancels the requests of all choices that have not ended. */
 void mx_gen_cancel(struct mx_generation *g, enum mx_cancel why);
-/* Frees the generation. None of its choices may still be in the scheduler. */
-void mx_gen_free(struct mx_generation *g);
 /* True if every choice has ended, or no more comes for another reason. Under the lock. */
 bool mx_gen_is_over(const struct mx_generation *g);
 /* Drops a reference; the last one frees the generation. */

@@ -23,8 +23,10 @@ static void describe(struct mx_generation *g, uint64_t now, struct mx_live_reque
 	snprintf(out->model, sizeof(out->model), "%s", f.model);
 }
 
-size_t mx_live_list(struct mx_service *s, const struct mx_principal *who,
-                    struct mx_live_request *out, size_t cap, size_t *out_all)
+/* Lists the generations of a principal (NULL: of everybody), those that came last first, at most
+ * `cap`; returns their number. *out_all: the number of all of them. */
+static size_t list_live(struct mx_service *s, const struct mx_principal *who,
+                        struct mx_live_request *out, size_t cap, size_t *out_all)
 {
 	struct mx_generation *g;
 	size_t n = 0, all = 0;
@@ -63,7 +65,7 @@ void mx_live_write(struct mx_service *s, const struct mx_principal *who, struct 
 {
 	size_t all = 0;
 	struct mx_live_request *r = mx_calloc(MX_LIVE_LISTED, sizeof *r);
-	size_t n = r ? mx_live_list(s, who, r, MX_LIVE_LISTED, &all) : 0;
+	size_t n = r ? list_live(s, who, r, MX_LIVE_LISTED, &all) : 0;
 	out->failed |= !r;
 	mx_buf_printf(out, "{\"all\":%zu,\"requests\":[", all);
 	for (size_t i = 0; i < n; i++) {

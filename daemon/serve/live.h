@@ -22,10 +22,6 @@ struct mx_live_request {
 	uint64_t prompt_tokens, output_tokens;
 	bool stream;
 };
-/* Lists the generations of a principal (NULL: of everybody), those that came last first, at most
- * `cap`; returns their number. *out_all: the number of all of them. */
-size_t mx_live_list(struct mx_service *s, const struct mx_principal *who,
-                    struct mx_live_request *out, size_t cap, size_t *out_all);
 /* Writes them as JSON, MX_LIVE_LISTED at most: {"all": N, "requests": [..]}. */
 #define MX_LIVE_LISTED 256
 void mx_live_write(struct mx_service *s, const struct mx_principal *who, struct mx_buf *out);

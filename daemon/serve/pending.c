@@ -5,11 +5,6 @@
 
 #include "base/mem.h"
 
-bool mx_pending_any(const struct mx_pending *p)
-{
-	return p->text.len || p->n_tokens || p->n_ids || p->n_segments;
-}
-
 size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs)
 {
 	size_t n_top = logprobs > 0 ? (size_t)logprobs : 0;

@@ -44,8 +44,6 @@ struct mx_pending {
 	uint32_t n_cuts;
 };
 
-/* True if there is something to write. */
-bool mx_pending_any(const struct mx_pending *p);
 /* Returns the bytes of heap that it has. `logprobs`: as in the rules. */
 size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs);
 void mx_pending_clear(struct mx_pending *p);

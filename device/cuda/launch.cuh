@@ -3,8 +3,7 @@
  * Launches kernels so that each may begin before the previous one has ended (programmatic dependent
  * launch, compute capability 9.0 and up; an ordinary launch on older devices).
  *
- * The rules that make this safe, for our own kernels (one pair is ordered by flags in memory and
- * says so: mixers/recurrence/cuda/stretch.cu beside stretch_prepare.cu):
+ * The rules that make this safe, for our own kernels (the two exceptions are below):
  * - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below), and
  *   writes nothing to global memory.
  * - Every thread that reads other data or writes calls mx_pdl_wait(), and so does at least one
@@ -16,6 +15,12 @@
  * before it, has ended), while weights can be fetched before the wait. Kernels of libraries,
  * launched without the attribute, are full barriers: they begin after the previous kernel has
  * ended, and the next one waits for their end.
+ *
+ * Two places break a rule, and say there why they may:
+ * - mixers/recurrence/cuda/stretch.cu beside stretch_prepare.cu: a pair ordered by flags in memory.
+ * - device/cuda/linear_quant_ring.cuh: before the wait, a thread block takes its next tiles from a
+ *   counter (atomicAdd), and the last one sets it to 0. Launches take COUNTERS counters by turns
+ *   (mx_cuda_linear_counter), so that kernels that run side by side never share one.
  *
  * Data from before the step: its tables (struct mx_device_tables), and states that earlier steps
  * wrote. A kernel changes page lists (put.cu), then one copy in the stream brings the other tables.

@@ -146,9 +146,6 @@ mx_status mx_mamba_config_read(const struct mx_plan_build *b, const struct mx_sc
 /* Makes the mixer's parameters. */
 mx_status mx_mamba_params(const struct mx_plan_build *b, const struct mx_mamba_config *c,
                           struct mx_params *out);
-/* Reads the limits of the step size; 0 and infinity if the key is absent. */
-mx_status mx_time_step_limit_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                  const char *key, double out[2]);
 
 /* Reads a multiplier, 1 if the key is absent; it may not be 0. */
 mx_status mx_multiplier_read(const struct mx_plan_build *b, const struct mx_scope *scope,

@@ -14,8 +14,9 @@ const struct mx_tensor_names mx_mamba_names = {
 	.mixer_norm = "norm.weight",
 };
 
-mx_status mx_time_step_limit_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                  const char *key, double out[2])
+/* Reads the limits of the step size; 0 and infinity if the key is absent. */
+static mx_status read_limit(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            const char *key, double out[2])
 {
 	const json_t *v = mx_scope_get(scope, key);
 	out[0] = 0;
@@ -101,7 +102,7 @@ mx_status mx_mamba_config_read(const struct mx_plan_build *b, const struct mx_sc
 		s = mx_scope_bool(scope, k->before_gate, k->default_before_gate, &c.before_gate, b->err);
 	c.limit[1] = INFINITY;
 	if (!s && k->limit)
-		s = mx_time_step_limit_read(b, scope, k->limit, c.limit);
+		s = read_limit(b, scope, k->limit, c.limit);
 	if (!s && c.heads % c.groups)
 		s = mx_fail(b->err, MX_E_RANGE, "%s%s: %lld does not divide the %lld heads", scope->where,
 		            k->groups, (long long)c.groups, (long long)c.heads);

@@ -15,7 +15,7 @@
  * through struct jj_runtime):
  *
  *   machine  str  value  repr  undef  args  attr  format  lex  ops
- *   json  tests  methods  methods_seq  filters_seq  filters
+ *   tojson  tests  methods  methods_seq  filters_seq  filters
  *   parse  parse_stmt
  *   call  eval  exec
  */
@@ -402,6 +402,7 @@ struct jj {
 
 /* ---- failing and allocating (machine.c) -------------------------------------------- */
 
+/* Leave by longjmp with a status and a message, at the node that is evaluated or at a place. */
 _Noreturn void jj_raise(struct jj *j, mx_status st, const char *fmt, ...) MX_PRINTF(3, 4);
 _Noreturn void jj_raise_at(struct jj *j, mx_status st, uint32_t line, uint32_t column,
                            const char *fmt, ...) MX_PRINTF(5, 6);
@@ -413,23 +414,30 @@ void jj_charge(struct jj *j, size_t bytes);
 /* Enters one level of a recursion over values or code, which is bounded. The caller decrements
  * j->depth when it leaves. */
 void jj_enter(struct jj *j);
+/* Makes an empty list with room for cap values. */
 struct jj_list *jj_list_new(struct jj *j, size_t cap);
+/* Appends a value. */
 void jj_push(struct jj *j, struct jj_list *l, struct jj_value v);
 
 /* ---- strings (str.c) --------------------------------------------------------------- */
 
 struct jj_str *jj_str_view(struct jj *j, const char *p, size_t n); /* p must outlive the arena */
 struct jj_value jj_text(struct jj *j, const char *p, size_t n);    /* jj_str_view as a value */
-struct jj_value jj_copy(struct jj *j, const char *p, size_t n);
+struct jj_value jj_copy(struct jj *j, const char *p, size_t n);    /* a string of its own */
 /* Makes a string of the program safe to share between renders: no later call changes it. */
 void jj_freeze(struct jj *j, struct jj_str *s);
-struct jj_value jj_cstr(struct jj *j, const char *literal);
+struct jj_value jj_cstr(struct jj *j, const char *literal); /* a view of text that outlives j */
+/* Building a string: append n bytes, a string, a code point, n times a code point. They raise
+ * MX_E_LIMIT above JJ_MAX_TEXT. */
 void jj_sb_put(struct jj *j, struct jj_sb *sb, const char *p, size_t n);
 void jj_sb_puts(struct jj *j, struct jj_sb *sb, const char *s);
 void jj_sb_putcp(struct jj *j, struct jj_sb *sb, int32_t cp);
 void jj_sb_fill(struct jj *j, struct jj_sb *sb, int64_t n, int32_t cp);
 size_t jj_sb_len(const struct jj_sb *sb);
+/* Returns the string so far; it shares the builder's memory, and later appends do not change it. */
 struct jj_value jj_sb_done(struct jj *j, struct jj_sb *sb);
+/* a + b: appended to a's memory where nothing follows a there, so that adding to a string in a loop
+ * takes linear time. */
 struct jj_value jj_concat(struct jj *j, const struct jj_str *a, const struct jj_str *b);
 size_t jj_str_count(struct jj *j, struct jj_str *s); /* code points */
 /* Returns the code point at *pos (which must be inside) and moves *pos past it. */
@@ -437,6 +445,7 @@ int32_t jj_next_cp(const struct jj_str *s, size_t *pos);
 size_t jj_str_offset(struct jj *j, struct jj_str *s,
                      size_t index); /* byte offset of a code point */
 struct jj_value jj_substr(struct jj *j, const struct jj_str *s, size_t from, size_t to); /* bytes */
+/* Byte by byte, which is the order of code points. */
 bool jj_str_eq(const struct jj_str *a, const struct jj_str *b);
 bool jj_str_is(const struct jj_str *s, const char *literal);
 int jj_str_cmp(const struct jj_str *a, const struct jj_str *b);
@@ -449,14 +458,17 @@ bool jj_cp_space(int32_t cp);
 /* Strips white space, or the code points of `chars`, on the left (1), right (2) or both (3). */
 struct jj_value jj_strip(struct jj *j, const struct jj_str *s, const struct jj_str *chars,
                          unsigned sides);
+/* str.replace: at most count times, -1 = all. */
 struct jj_value jj_replace(struct jj *j, const struct jj_str *s, const struct jj_str *old,
                            const struct jj_str *rep, int64_t count);
+/* str.lower, upper and capitalize, of all of Unicode. */
 struct jj_value jj_lower(struct jj *j, const struct jj_str *s);
 struct jj_value jj_upper(struct jj *j, const struct jj_str *s);
 struct jj_value jj_capitalize(struct jj *j, const struct jj_str *s);
 /* str.islower and isupper: true if s has a cased letter, and all its cased letters have this case.
  */
 bool jj_all_case(struct jj *j, const struct jj_str *s, bool upper);
+/* str.splitlines. */
 struct jj_list *jj_splitlines(struct jj *j, const struct jj_str *s, bool keep_ends);
 struct jj_value jj_escape(struct jj *j,
                           const struct jj_str *s); /* HTML-escapes; the result is markup */
@@ -506,12 +518,15 @@ static inline double jj_as_float(struct jj_value v)
 
 const char *jj_type_name(struct jj_value v); /* the name of the type in Python */
 struct jj_value jj_pair(struct jj *j, struct jj_value a, struct jj_value b); /* tuple */
+/* Dicts keep the order in which keys were set first. jj_dict_set replaces the value of an equal
+ * key, and raises for one that cannot be hashed. */
 struct jj_dict *jj_dict_new(struct jj *j);
 void jj_dict_set(struct jj *j, struct jj_dict *d, struct jj_value key, struct jj_value value);
-/* NULL if absent. Raises for a key that cannot be hashed. */
+/* Returns the value of a key, which later sets may move; NULL if absent. Raises for a key that
+ * cannot be hashed. */
 struct jj_value *jj_dict_get(struct jj *j, const struct jj_dict *d, struct jj_value key);
-struct jj_value *jj_dict_gets(struct jj *j, const struct jj_dict *d, const char *key);
 bool jj_hashable(struct jj *j, struct jj_value v);
+/* bool(v), a == b, `item in container`, as Python has them. */
 bool jj_truth(struct jj *j, struct jj_value v);
 bool jj_equal(struct jj *j, struct jj_value a, struct jj_value b);
 /* Returns len(v), or -1 if the value has no length. */
@@ -520,11 +535,13 @@ bool jj_iterable(struct jj_value v);
 /* Returns the items as a list, which must not be changed. Exhausts a generator. */
 struct jj_list *jj_items(struct jj *j, struct jj_value v);
 bool jj_contains(struct jj *j, struct jj_value container, struct jj_value item);
+/* Makes an iterator over a list; kind: its type's name in messages. */
 struct jj_value jj_iter_new(struct jj *j, struct jj_list *l, const char *kind);
 
 /* ---- printing (repr.c) ------------------------------------------------------------ */
 
 struct jj_str *jj_tostr(struct jj *j, struct jj_value v); /* str(v) */
+/* Append repr(v), and write that of a number. */
 void jj_repr(struct jj *j, struct jj_sb *sb, struct jj_value v);
 void jj_repr_float(double f, char out[32]);
 
@@ -539,6 +556,8 @@ _Noreturn void jj_raise_undef(struct jj *j, struct jj_value v);
 
 /* ---- operators (ops.c) ------------------------------------------------------------ */
 
+/* Arithmetic, `~` and comparisons, by the operator's token; for operands that Python refuses they
+ * raise its TypeError's message. */
 struct jj_value jj_binary(struct jj *j, enum jj_tok op, struct jj_value a, struct jj_value b);
 struct jj_value jj_unary(struct jj *j, enum jj_tok op, struct jj_value a);
 /* Returns < 0, 0 or > 0. Raises TypeError's message with `op` for values that have no order. */
@@ -546,19 +565,25 @@ int jj_order(struct jj *j, struct jj_value a, struct jj_value b, const char *op)
 
 /* ---- attributes, subscripts, slices (attr.c) -------------------------------------- */
 
+/* v.name: a method, an attribute of the type, or the element of that key. v[key]: the other way
+ * round. An undefined value if there is none. */
 struct jj_value jj_getattr(struct jj *j, struct jj_value v, struct jj_str *name);
 struct jj_value jj_getitem(struct jj *j, struct jj_value v, struct jj_value key);
+/* v[from:to:step]; none for what is left out. */
 struct jj_value jj_slice(struct jj *j, struct jj_value v, struct jj_value from, struct jj_value to,
                          struct jj_value step);
 
 /* ---- formatting (format.c) --------------------------------------------------------- */
 
+/* fmt % args, and the method str.format. */
 struct jj_value jj_percent(struct jj *j, const struct jj_str *fmt, struct jj_value args);
 struct jj_value jj_str_format(struct jj *j, struct jj_value self, struct jj_args *args);
 
 /* ---- JSON (tojson.c) ---------------------------------------------------------------- */
 
+/* Makes a value of JSON, whose strings must outlive j; depth: its own, 0 for the outermost. */
 struct jj_value jj_from_json(struct jj *j, const json_t *v, unsigned depth);
+/* The filter tojson, with json.dumps' arguments. */
 struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *args);
 
 /* ---- built-in functions and their arguments (args.c) ------------------------------ */
@@ -569,12 +594,14 @@ struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *ar
  * messages. */
 void jj_bind(struct jj *j, const char *who, const char *params, struct jj_args *args,
              struct jj_value *out);
+/* Calls a built-in function with its arguments bound. self: the value before the dot or the bar. */
 struct jj_value jj_invoke(struct jj *j, const struct jj_builtin *fn, struct jj_value self,
                           struct jj_args *args);
+/* Return the integer or string; raise with `what`, the argument's name, if v is none. */
 int64_t jj_want_int(struct jj *j, struct jj_value v, const char *what);
 struct jj_str *jj_want_str(struct jj *j, struct jj_value v, const char *what);
 
-/* Tables. */
+/* Returns the entry of a table by name, or NULL. Tables end with an empty entry. */
 const struct jj_builtin *jj_find(const struct jj_builtin *table, const struct jj_str *name);
 extern const struct jj_builtin jj_filters[];
 extern const struct jj_builtin jj_tests[];
@@ -589,25 +616,37 @@ extern const struct jj_builtin jj_cycler_methods[];
 
 void jj_lex(struct jj *j, const char *src, size_t len); /* lex.c */
 void jj_parse(struct jj *j);                            /* parse_stmt.c: fills j->prog */
+/* Parsers of expressions, which take tokens from the current one on (parse.c). with_cond: `a if b
+ * else c` may stand there. end_name: the word that ends the list, such as "in"; NULL = none. */
 struct jj_node *jj_parse_expr(struct jj *j, bool with_cond);
 struct jj_node *jj_parse_tuple(struct jj *j, bool with_cond, bool parens, const char *end_name);
 struct jj_node *jj_parse_target(struct jj *j, bool with_ns, const char *end_name);
 struct jj_node *jj_parse_filters(struct jj *j, struct jj_node *of, bool start_inline);
+/* Makes a node at a token's place. */
 struct jj_node *jj_node_new(struct jj *j, enum jj_kind kind, const struct jj_token *t);
+/* Returns the token `ahead` of the current one, or the last one. jj_take returns the current one
+ * and goes on to the next. */
 struct jj_token *jj_peek(struct jj *j, size_t ahead);
 struct jj_token *jj_take(struct jj *j);
+/* True if the current token is of a type, or that word. jj_skip and jj_skip_name then go on to the
+ * next. */
 bool jj_at(struct jj *j, enum jj_tok type);
 bool jj_at_name(struct jj *j, const char *name);
 bool jj_skip(struct jj *j, enum jj_tok type);
 bool jj_skip_name(struct jj *j, const char *name);
+/* Takes a token of that type; raises if the current one is of another. */
 struct jj_token *jj_expect(struct jj *j, enum jj_tok type);
+/* Raises that the current token is not what is wanted. */
 _Noreturn void jj_unexpected(struct jj *j, const char *wanted);
+/* Returns the number of a name, a new one at its first use. */
 uint32_t jj_name_id(struct jj *j, struct jj_value name);
+/* Enters one level of nesting of the source; raises above JJ_MAX_NEST. The caller decrements
+ * j->nest when it leaves. */
 void jj_nest(struct jj *j, const struct jj_token *t);
 
-/* call.c */
+/* Calls a function, macro or method (call.c). */
 struct jj_value jj_call_value(struct jj *j, struct jj_value callee, struct jj_args *args);
-/* eval.c */
+/* Evaluates a node, the arguments of a call, and filters behind v (eval.c). */
 struct jj_value jj_eval(struct jj *j, const struct jj_node *n);
 void jj_eval_args(struct jj *j, const struct jj_call *c, struct jj_args *out);
 struct jj_value jj_filter_chain(struct jj *j, const struct jj_node *n, struct jj_value v);

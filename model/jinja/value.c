@@ -164,12 +164,6 @@ struct jj_value *jj_dict_get(struct jj *j, const struct jj_dict *d, struct jj_va
 	return e ? &e->value : NULL;
 }
 
-struct jj_value *jj_dict_gets(struct jj *j, const struct jj_dict *d, const char *key)
-{
-	struct jj_str s = {.p = key, .len = strlen(key), .count = SIZE_MAX};
-	return jj_dict_get(j, d, (struct jj_value){.type = JJ_STR, .s = &s});
-}
-
 /* ---- truth, length, iteration ---- */
 
 int64_t jj_len(struct jj *j, struct jj_value v)

@@ -142,7 +142,6 @@ int32_t mx_tok_map_find(const struct mx_tok_map *m, const struct mx_tok_piece *p
                         const char *s, size_t n);
 /* Enters pieces[index]. It replaces an equal piece. */
 void mx_tok_map_set(struct mx_tok_map *m, const struct mx_tok_piece *pieces, int32_t index);
-uint64_t mx_tok_hash(const char *s, size_t n);
 
 /* The model's vocabulary. */
 struct mx_tok_vocab {

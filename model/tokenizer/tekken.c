@@ -11,7 +11,7 @@
  *
  * A token of rank i has the id i + default_num_special_tokens; the file may have more
  * tokens than are used. There are no merges: of all neighbours the two are joined whose
- * union has the lowest rank (mx_tok_bpe_by_rank). This file makes the equivalent
+ * union has the lowest rank (struct mx_tok_bpe, by_rank). This file makes the equivalent
  * tokenizer.json. As with tokenizer.json, and unlike in mistral-common, special tokens
  * that are written in a text are recognised, which chat templates need.
  */

@@ -6,7 +6,7 @@
 
 /* Hashes eight bytes at a time by multiplying and folding, like wyhash. The hash is not keyed: the
  * strings in a map come from the checkpoint, never from a request. */
-uint64_t mx_tok_hash(const char *s, size_t n)
+static uint64_t hash_of(const char *s, size_t n)
 {
 	uint64_t h = 0x9e3779b97f4a7c15u ^ n;
 	while (n >= 8) {
@@ -43,7 +43,7 @@ int32_t mx_tok_map_find(const struct mx_tok_map *m, const struct mx_tok_piece *p
 {
 	if (!m->cells)
 		return -1;
-	for (uint32_t i = (uint32_t)mx_tok_hash(s, n) & m->mask;; i = (i + 1) & m->mask) {
+	for (uint32_t i = (uint32_t)hash_of(s, n) & m->mask;; i = (i + 1) & m->mask) {
 		int32_t k = m->cells[i];
 		if (k < 0)
 			return -1;
@@ -55,7 +55,7 @@ int32_t mx_tok_map_find(const struct mx_tok_map *m, const struct mx_tok_piece *p
 void mx_tok_map_set(struct mx_tok_map *m, const struct mx_tok_piece *pieces, int32_t index)
 {
 	const struct mx_tok_piece *p = &pieces[index];
-	uint32_t i = (uint32_t)mx_tok_hash(p->s, p->n) & m->mask;
+	uint32_t i = (uint32_t)hash_of(p->s, p->n) & m->mask;
 	while (m->cells[i] >= 0) {
 		const struct mx_tok_piece *q = &pieces[m->cells[i]];
 		if (q->n == p->n && memcmp(q->s, p->s, p->n) == 0)

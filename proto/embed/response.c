@@ -160,8 +160,3 @@ bool mx_embed_write_rank(struct mx_buf *b, const struct mx_embed_rank *r, bool f
 	at->part = 0;
 	return true;
 }
-
-void mx_embed_write_ranks_end(struct mx_buf *b, const struct mx_api_usage *usage)
-{
-	mx_embed_write_end(b, usage);
-}

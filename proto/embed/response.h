@@ -18,7 +18,7 @@ bool mx_embed_write_embedding(struct mx_buf *b, uint32_t index, const float *v, 
                               bool base64, size_t max, struct mx_api_cursor *at);
 /* The same: a score. */
 void mx_embed_write_score(struct mx_buf *b, uint32_t index, float score);
-/* Writes what follows `data`. */
+/* Writes what follows `data` or `results`. */
 void mx_embed_write_end(struct mx_buf *b, const struct mx_api_usage *usage);
 
 /* A document and its rank. */
@@ -32,6 +32,5 @@ struct mx_embed_rank {
 void mx_embed_write_ranks_begin(struct mx_buf *b, const char *id, const char *model);
 bool mx_embed_write_rank(struct mx_buf *b, const struct mx_embed_rank *r, bool first, size_t max,
                          struct mx_api_cursor *at);
-void mx_embed_write_ranks_end(struct mx_buf *b, const struct mx_api_usage *usage);
 
 #endif

@@ -18,7 +18,8 @@ void mx_ollama_write_error(struct mx_buf *b, const struct mx_api_error *err, uns
 	mx_buf_putc(b, '}');
 }
 
-void mx_ollama_write_time(struct mx_buf *b, uint64_t wall_ns)
+/* Writes a time in RFC 3339, with nanoseconds and quotes. */
+static void write_time(struct mx_buf *b, uint64_t wall_ns)
 {
 	time_t s = (time_t)(wall_ns / 1000000000);
 	struct tm tm;
@@ -126,7 +127,7 @@ static bool write_section(struct mx_pieces *p, const struct mx_ollama_part *o,
 		mx_buf_puts(b, "{\"model\":");
 		mx_json_cstring(b, o->model);
 		mx_buf_puts(b, ",\"created_at\":");
-		mx_ollama_write_time(b, o->wall_ns);
+		write_time(b, o->wall_ns);
 		mx_buf_puts(b, o->chat ? ",\"message\":{\"role\":\"assistant\",\"content\":\""
 		                       : ",\"response\":\"");
 		return true;
@@ -207,7 +208,7 @@ void mx_ollama_write_model(struct mx_buf *b, const struct mx_ollama_model *m, bo
 	write_name(b, m->name);
 	mx_buf_puts(b, runs ? ",\"expires_at\":\"9999-12-31T23:59:59Z\"" : ",\"modified_at\":");
 	if (!runs)
-		mx_ollama_write_time(b, (uint64_t)m->created * 1000000000);
+		write_time(b, (uint64_t)m->created * 1000000000);
 	write_number(b, "size", m->size);
 	if (runs)
 		write_number(b, "size_vram", m->size);
@@ -240,7 +241,7 @@ void mx_ollama_write_show(struct mx_buf *b, const struct mx_ollama_model *m)
 		mx_buf_printf(b, ".%s\":%u", numbers[i].name, numbers[i].v);
 	}
 	mx_buf_puts(b, "},\"modified_at\":");
-	mx_ollama_write_time(b, (uint64_t)m->created * 1000000000);
+	write_time(b, (uint64_t)m->created * 1000000000);
 	mx_buf_puts(b, ",\"capabilities\":[\"completion\"");
 	mx_buf_puts(b, m->tools ? ",\"tools\"" : "");
 	mx_buf_puts(b, m->thinking ? ",\"thinking\"" : "");

@@ -23,9 +23,6 @@ struct mx_ollama_figures {
 void mx_ollama_write_error(struct mx_buf *b, const struct mx_api_error *err, unsigned status,
                            const char *id);
 
-/* Writes a time in RFC 3339, with nanoseconds and quotes. */
-void mx_ollama_write_time(struct mx_buf *b, uint64_t wall_ns);
-
 /* An answer, or a part of one. */
 struct mx_ollama_part {
 	const char *model;

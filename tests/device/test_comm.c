@@ -2,7 +2,7 @@
 /*
  * Tests the communication of ranks that are threads: sums in the order of the ranks whichever comes
  * first, copies, messages, and that nobody waits for a rank that has given up. Random inputs come
- * from one seed, printed; MX_TEST_SEED replays it.
+ * from one seed, printed; MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,10 +40,10 @@ static uint64_t seed;
 
 static int setup(void **state)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	(void)state;
 	seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < RANKS; i++) /* the first has a worker beside it */
 		assert_int_equal(mx_cpu_create(i ? 1 : 2, mx_cpu_isa(), 1, 64, &devices[i], NULL), MX_OK);
 	return 0;

@@ -2,7 +2,7 @@
 /*
  * Tests the parts of the CPU device that exist for devices with their own memory: memory, loading,
  * operators without kernels, sampling in two calls. Random inputs come from one seed, printed;
- * MX_TEST_SEED replays it.
+ * MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,9 +26,9 @@ static struct rng rng;
 static int setup(void **state)
 {
 	(void)state;
-	const char *seed = getenv("MX_TEST_SEED");
+	const char *seed = getenv("MIXD_TEST_SEED");
 	rng.state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)rng.state);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)rng.state);
 	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), MAX_ROWS, 128, &one, NULL), MX_OK);
 	assert_int_equal(mx_cpu_create(2, mx_cpu_isa(), MAX_ROWS, 128, &two, NULL), MX_OK);
 	return 0;

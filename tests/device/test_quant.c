@@ -91,9 +91,9 @@ static unsigned n_levels;
 static int setup(void **state)
 {
 	(void)state;
-	const char *seed = getenv("MX_TEST_SEED");
+	const char *seed = getenv("MIXD_TEST_SEED");
 	rng.state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)rng.state);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)rng.state);
 	rng.state |= 1;
 	n_levels = (unsigned)mx_cpu_isa_max() + 1;
 	for (unsigned i = 0; i < n_levels; i++)

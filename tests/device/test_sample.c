@@ -3,7 +3,7 @@
  * Tests sampling and log-probabilities of the CPU device: the filters against a naive
  * implementation that sorts, the distribution of draws, and repeatability.
  *
- * Random inputs come from one seed, printed; MX_TEST_SEED replays it.
+ * Random inputs come from one seed, printed; MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,9 +42,9 @@ static float uniform(void)
 static int setup(void **state)
 {
 	(void)state;
-	const char *seed = getenv("MX_TEST_SEED");
+	const char *seed = getenv("MIXD_TEST_SEED");
 	rng_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid();
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)rng_state);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)rng_state);
 	rng_state = rng_state * 2 + 1;
 	assert_int_equal(mx_cpu_create(3, mx_cpu_isa(), 64, 64, &device, NULL), MX_OK);
 	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), 64, 64, &single, NULL), MX_OK);

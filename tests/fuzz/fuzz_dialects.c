@@ -70,7 +70,7 @@ static void take_embed(unsigned route, const char *body, size_t len, struct mx_a
 		while (!mx_embed_write_rank(&b, &rank, !i, 5, &at))
 			;
 	}
-	mx_embed_write_ranks_end(&b, &usage);
+	mx_embed_write_end(&b, &usage);
 	check_json(&b);
 	mx_embed_request_free(&r);
 }

@@ -138,29 +138,10 @@ static void test_masks(void **state)
 	assert_false(mx_matcher_may_end(m));
 	assert_true(allowed(m, 263));
 	assert_true(mx_matcher_accept(copy, 263)); /* "((x),x" */
-	char forced[8];
-	assert_int_equal(mx_matcher_forced(m, forced, 8), 0);
 	assert_true(mx_matcher_rollback(m, 1));
 	assert_true(allowed(m, 1 + 'x'));
 	mx_matcher_free(m);
 	mx_matcher_free(copy);
-	mx_grammar_unref(g);
-	mx_grammar_vocab_unref(v);
-}
-
-static void test_forced(void **state)
-{
-	(void)state;
-	struct mx_rules *r = new_rules();
-	struct mx_grammar *g =
-		compiled(r, SEQ(r, word(r, "{\"name\": "), ALT(r, word(r, "1"), word(r, "2"))));
-	struct mx_grammar_vocab *v = vocab_of(NULL, 0);
-	struct mx_matcher *m = NULL;
-	char forced[32];
-	assert_int_equal(mx_matcher_new(g, v, &m), MX_OK);
-	assert_int_equal(mx_matcher_forced(m, forced, 32), 9);
-	assert_memory_equal(forced, "{\"name\": ", 9);
-	mx_matcher_free(m);
 	mx_grammar_unref(g);
 	mx_grammar_vocab_unref(v);
 }
@@ -397,11 +378,11 @@ static void test_credit_suffices(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_nested),      cmocka_unit_test(test_masks),
-		cmocka_unit_test(test_forced),      cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_empty_parts), cmocka_unit_test(test_products),
-		cmocka_unit_test(test_classes),     cmocka_unit_test(test_repeats),
-		cmocka_unit_test(test_credit),      cmocka_unit_test(test_credit_suffices),
+		cmocka_unit_test(test_nested),          cmocka_unit_test(test_masks),
+		cmocka_unit_test(test_refused),         cmocka_unit_test(test_empty_parts),
+		cmocka_unit_test(test_products),        cmocka_unit_test(test_classes),
+		cmocka_unit_test(test_repeats),         cmocka_unit_test(test_credit),
+		cmocka_unit_test(test_credit_suffices),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

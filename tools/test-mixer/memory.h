@@ -32,6 +32,7 @@ struct block {
 	struct mx_device *of; /* a device that shares the memory with the host; NULL = host only */
 };
 
+/* Makes a block of POISON with a guard before and behind it; `of` as above. */
 void block_alloc(struct block *b, struct mx_device *of, size_t size, size_t align);
 void block_check(const struct block *b, const char *what); /* ends the test if a guard changed */
 void block_free(struct block *b);
@@ -46,13 +47,17 @@ struct pool {
 	uint32_t *refs; /* [n] number of holders; 0 = free */
 };
 
+/* Makes a pool of free items, each of n_layers parts of `bytes` bytes. pool_check ends the test if
+ * a guard changed; `what` names the pool in the message. */
 void pool_open(struct pool *p, struct mx_device *of, size_t bytes, uint32_t n, uint32_t n_layers,
                size_t align);
 void pool_close(struct pool *p); /* ends the test unless every item is free */
 void pool_check(const struct pool *p, const char *what);
+/* Returns the part of item i for a layer. */
 unsigned char *pool_at(const struct pool *p, uint32_t i, uint32_t layer);
 /* Takes a random free item. It holds NaN or what its last holder left. */
 uint32_t pool_take(struct pool *p, struct rng *rng);
+/* Drops one hold of an item; without any it is free, and keeps what it holds. */
 void pool_drop(struct pool *p, uint32_t i);
 /* Returns a hash of all items with several holders. */
 uint64_t pool_sum_shared(const struct pool *p);

@@ -79,6 +79,8 @@ struct rig {
 	bool can_resume;     /* sequences can be saved and loaded */
 };
 
+/* Makes two layers of the case, with memory for pages, slots and steps. Ends the test if the module
+ * refuses them. */
 void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_options *o);
 
 /* Ends the test unless the module refuses the case's layer as unsupported, with a message. */
@@ -123,6 +125,8 @@ struct seq {
 	bool drops;               /* pages that extent lets go are not shown to the mixer */
 };
 
+/* Opens a sequence of the text at position 0, with a zeroed slot. seq_close gives back its pages
+ * and slot. */
 void seq_open(struct rig *r, struct seq *s, struct text *text);
 void seq_close(struct rig *r, struct seq *s);
 /* Gives back pages until n_pages are left. */
@@ -162,6 +166,8 @@ struct item {
 	bool is_true[MX_TREE_TOKENS];
 };
 
+/* The next n tokens of the prompt; the next token; a draft of n tokens of which `keep` stay, some
+ * of the others not the text's. */
 struct item item_prefill(struct seq *s, uint32_t n);
 struct item item_decode(struct seq *s);
 struct item item_draft(struct rig *r, struct seq *s, uint32_t n, uint32_t keep);

@@ -8,21 +8,7 @@
  * The contexts of decoding sequences are not computed: the keys and values of one prompt are
  * copied to all pages, and each sequence, with pages of its own, is marked as computed.
  *
- * Shapes:
- *   8b    Llama-3-8B: 4096 wide, 32 layers, 32 heads over 8, 14336 feed-forward, 128,256 tokens
- *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
- *   8b-long, 8b8-long  the same for contexts of up to 2^20
- *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
- *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
- *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
- *         50,288 tokens tied
- *   gdn-8b  4 of the 32 layers of a hybrid as large as 8b: three of Gated DeltaNet, 16 heads of
- *         keys and 32 of values of 128, and one of attention
- *   gdn   the same with Gated DeltaNet alone, 4 layers
- *   hyena-32k, hyena-64k  Hyena as trained on the Pile (bench/engine/shapes.c), with filters of
- *         32,768 and 65,536; sequences that decode go on to the end
- * What a step of the models with fewer layers costs beside its layers is the difference of two such
- * shapes.
+ * The shapes are in shapes.c.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -37,117 +23,12 @@
 #include "bench/engine/options.h"
 #include "bench/engine/random_model.h"
 #include "bench/engine/run.h"
+#include "bench/engine/shapes.h"
 #include "device/cuda/cuda.h"
 #include "engine/ranks.h"
-#include "tests/engine/random_checkpoint.h"
 
 enum { STEP_TOKENS = 8192, MAX_BATCH = RUN_MAX_BATCH, FILLED = 2048 };
 enum { WARM = 8, STEPS = 64, ROOF_REPS = 10 };
-
-#define GDN                                                                                        \
-	"{\"mixer\": \"gla\", \"variant\": \"gated_deltanet\", \"num_heads\": 16, "                    \
-	"\"num_v_heads\": 32, \"head_dim\": 128, \"expand_v\": 1}"
-#define ATTENTION "{\"mixer\": \"attention\"}"
-#define HYBRID(layers)                                                                             \
-	"{\"model_type\": \"mixd\", \"hidden_size\": 4096, \"intermediate_size\": 14336,\n"            \
-	" \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256,\n"          \
-	" \"max_position_embeddings\": 131328, \"mixd_layers\": [" layers "]}\n"
-#define MAMBA2(layers)                                                                             \
-	"{\"model_type\": \"mamba2\", \"hidden_size\": 2560, \"num_hidden_layers\": " layers ",\n"     \
-	" \"num_heads\": 80, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"                \
-	" \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"                 \
-	" \"max_position_embeddings\": 131328, \"tie_word_embeddings\": true}\n"
-
-#define HYENA(length)                                                                              \
-	"{\"mixer\": \"hyena\", \"filter_len\": " length ", \"emb_dim\": 5, \"filter_order\": 16}"
-#define HYENA6(n) HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n) "," HYENA(n)
-#define HYENA_MODEL(n)                                                                             \
-	"{\"model_type\": \"mixd\", \"hidden_size\": 864, \"intermediate_size\": 1728,\n"              \
-	" \"vocab_size\": 50288, \"max_position_embeddings\": " n ", \"mlp_bias\": true,\n"            \
-	" \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"                                \
-	" \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6(n) "," HYENA6(n) "," HYENA6(       \
-		n) "]}\n"
-
-static const struct shape shapes[] = {
-	{.name = "8b",
-     .model = {.width = 4096,
-               .layers = 32,
-               .heads = 32,
-               .kv_heads = 8,
-               .intermediate = 14336,
-               .vocab = 128256,
-               .max_context = 131072 + 256,
-               .seed = 1}},
-	{.name = "8b8",
-     .model = {.width = 4096,
-               .layers = 8,
-               .heads = 32,
-               .kv_heads = 8,
-               .intermediate = 14336,
-               .vocab = 32000,
-               .max_context = 131072 + 256,
-               .seed = 1}},
-	{.name = "8b-long",
-     .model = {.width = 4096,
-               .layers = 32,
-               .heads = 32,
-               .kv_heads = 8,
-               .intermediate = 14336,
-               .vocab = 128256,
-               .max_context = 1048576 + 256,
-               .seed = 1}},
-	{.name = "8b8-long",
-     .model = {.width = 4096,
-               .layers = 8,
-               .heads = 32,
-               .kv_heads = 8,
-               .intermediate = 14336,
-               .vocab = 32000,
-               .max_context = 1048576 + 256,
-               .seed = 1}},
-	{.name = "1.1b",
-     .model = {.width = 2048,
-               .layers = 22,
-               .heads = 32,
-               .kv_heads = 4,
-               .intermediate = 5632,
-               .vocab = 32000,
-               .max_context = 131072 + 256,
-               .seed = 1}},
-	{.name = "tiny",
-     .model = {.width = 1024,
-               .layers = 4,
-               .heads = 8,
-               .kv_heads = 2,
-               .intermediate = 2048,
-               .vocab = 8192,
-               .max_context = 131072 + 256,
-               .seed = 1}},
-	{.name = "mamba2-2.7b",
-     .model = {.width = 2560, .layers = 8, .vocab = 50288, .max_context = 131072 + 256, .seed = 1},
-     .config = MAMBA2("8"),
-     .state_bytes = 8 * 80 * 64 * 128 * 4.0},
-	{.name = "mamba2-2.7b-half",
-     .model = {.width = 2560, .layers = 4, .vocab = 50288, .max_context = 131072 + 256, .seed = 1},
-     .config = MAMBA2("4"),
-     .state_bytes = 4 * 80 * 64 * 128 * 4.0},
-	{.name = "gdn-8b",
-     .model = {.width = 4096, .layers = 4, .vocab = 128256, .max_context = 131072 + 256, .seed = 1},
-     .config = HYBRID(GDN ", " GDN ", " GDN ", " ATTENTION),
-     .state_bytes = 3 * 32 * 128 * 128 * 4.0},
-	{.name = "gdn",
-     .model = {.width = 4096, .layers = 4, .vocab = 128256, .max_context = 131072 + 256, .seed = 1},
-     .config = HYBRID(GDN ", " GDN ", " GDN ", " GDN),
-     .state_bytes = 4 * 32 * 128 * 128 * 4.0},
-	{.name = "hyena-32k",
-     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 32768, .seed = 1},
-     .deepest = 32768,
-     .config = HYENA_MODEL("32768")},
-	{.name = "hyena-64k",
-     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 65536, .seed = 1},
-     .deepest = 65536,
-     .config = HYENA_MODEL("65536")},
-};
 
 struct bench {
 	const struct options *o;
@@ -478,21 +359,6 @@ static int bench_model(struct bench *b, const char *dir)
 	return 0;
 }
 
-static mx_status write_model(const struct bench *b, const char *dir, struct mx_err *err)
-{
-	struct mx_registry *mixers = NULL;
-	const char *modules = getenv("MIXD_MODULE_PATH");
-	if (!b->o->shape->config)
-		return mx_random_model_write(dir, &b->m, err);
-	mx_status st = mx_registry_create(&mixers);
-	if (st == MX_OK)
-		st = mx_registry_load_dir(mixers, modules ? modules : MIXD_MODULE_DIR, err);
-	if (st == MX_OK)
-		st = random_checkpoint_write(dir, b->o->shape->config, mixers, b->m.dtype, b->m.seed, err);
-	mx_registry_destroy(mixers);
-	return st;
-}
-
 /* Makes the checkpoint unless the folder of --dir has one. Without --dir it is removed at the
  * end. */
 static int make_and_bench(struct bench *b)
@@ -512,7 +378,7 @@ static int make_and_bench(struct bench *b)
 	snprintf(file, sizeof file, "%s/model.safetensors", dir);
 	if (stat(file, &there)) {
 		uint64_t begin = mx_now_ns();
-		if (write_model(b, dir, &err) != MX_OK) {
+		if (run_write_model(dir, b->o->shape, &b->m, &err) != MX_OK) {
 			fprintf(stderr, "engine: %s %s\n", err.where, err.text);
 			mx_random_model_remove(dir);
 			return 1;
@@ -527,11 +393,10 @@ static int make_and_bench(struct bench *b)
 }
 
 static const char usage[] =
-	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
+	"usage: bench/engine/cuda/engine [--shape NAME, of bench/engine/cuda/shapes.c] [--device "
+	"cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"              [--tensor N] [--context M]\n"
-	"Shapes: 8b 8b8 8b-long 8b8-long 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn\n"
-	"        hyena-32k hyena-64k.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
@@ -545,8 +410,7 @@ int main(int argc, char **argv)
 	static const char *const taken[] = {"shape",  "device",        "kv",         "only",
 	                                    "dir",    "deterministic", "unrecorded", "weight-bits",
 	                                    "tensor", "context",       NULL};
-	const struct options o =
-		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
+	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;
 	mx_log_set_level(MX_LOG_INFO);

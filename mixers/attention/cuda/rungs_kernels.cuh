@@ -534,12 +534,12 @@ template <int D> cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 
 cudaError_t OF(attn_rungs_prepare)(const attn_launch *l, uint32_t dim, uint32_t max_spans)
 {
-	SHARED_INSTEAD(attn_rungs_prepare_shared(l, dim, max_spans))
+	SHARED_INSTEAD(attn_rungs_prepare_shared(l, dim, max_spans));
 	return dim == 64 ? prepare<64>(l, max_spans) : prepare<128>(l, max_spans);
 }
 
 cudaError_t OF(attn_rungs)(const attn_launch *l, const attn_args *a)
 {
-	SHARED_INSTEAD(attn_rungs_shared(l, a))
+	SHARED_INSTEAD(attn_rungs_shared(l, a));
 	return a->dim == 64 ? launch<64>(l, a) : launch<128>(l, a);
 }

@@ -4,21 +4,23 @@
  * pages of their own, and, with ATTN_SHARED, for ranks that share pages (*_shared.cu). Comes before
  * every other header, some of which look at MX_ALONE.
  *
- * OF(f) is the name of a function here. SHARED_INSTEAD(call) is the first line of a function of a
- * launch `l`: where l->shared, it returns what the other compilation's function does.
+ * OF(f) is the name of a function here. SHARED_INSTEAD(call) is the first statement of a function
+ * of a launch `l`: where l->shared, it returns what the other compilation's function does.
  */
 #ifndef MX_MIXERS_ATTENTION_CUDA_TWICE_CUH
 #define MX_MIXERS_ATTENTION_CUDA_TWICE_CUH
 
 #ifdef ATTN_SHARED
-#define OF(name) name##_shared
-#define SHARED_INSTEAD(...)
+#define OF(name)            name##_shared
+#define SHARED_INSTEAD(...) (void)0
 #else
 #define MX_ALONE
 #define OF(name) name
 #define SHARED_INSTEAD(...)                                                                        \
-	if (l->shared)                                                                                 \
-		return __VA_ARGS__;
+	do {                                                                                           \
+		if (l->shared)                                                                             \
+			return __VA_ARGS__;                                                                    \
+	} while (0)
 #endif
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to elements of streams between the products and the recurrence, for kernels whose
- * lanes have 4 neighbours. */
+/* What happens to elements of streams between the products and the recurrence; 4 neighbours for
+ * kernels whose lanes have so many. */
 #ifndef MX_MIXERS_RECURRENCE_CUDA_ELEMENTS_CUH
 #define MX_MIXERS_RECURRENCE_CUDA_ELEMENTS_CUH
 
@@ -111,6 +111,25 @@ static __device__ __forceinline__ float factor(const A &a, const factor_terms &t
 	default: x = sigmoid(z * t.pre); break;
 	}
 	x = __fadd_rn(__fmul_rn(x, t.mul), t.add);
+	if (a.decay == MX_RECUR_A_SIGMOID)
+		return x;
+	return expf(a.decay == MX_RECUR_A_LOGSIGMOID ? fmaxf(x, a.decay_min) : x);
+}
+
+/* The same where the tables are read here: for kernels of many rows. n: the element's number in a
+ * row. */
+static __device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z)
+{
+	float x = 0;
+	switch (a.decay) {
+	case MX_RECUR_A_LOGSIGMOID: x = log_sigmoid(z); break;
+	case MX_RECUR_A_SOFTPLUS: x = softplus(z); break;
+	default: x = sigmoid(a.pre ? z * a.pre[n] : z); break;
+	}
+	if (a.mul)
+		x *= a.mul[n];
+	if (a.add)
+		x += a.add[n];
 	if (a.decay == MX_RECUR_A_SIGMOID)
 		return x;
 	return expf(a.decay == MX_RECUR_A_LOGSIGMOID ? fmaxf(x, a.decay_min) : x);

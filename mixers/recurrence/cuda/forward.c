@@ -376,9 +376,10 @@ static mx_status finish(const struct run *r, const struct recur_out *a)
 	                       : status;
 }
 
-/* True if the last product computes the norm of its input: a norm of all heads after their gates,
- * in a step of so few rows that the product has it in its kernel. The gated outputs are rounded
- * once more then, so a deterministic device has the norm always apart. */
+/* True if the norm is left to the last product (`linear_normed`), as pays in steps of few rows: a
+ * norm of all heads behind their gates. The device computes it in the product's kernel where the
+ * rows fit there, else in a kernel of its own. Either way the gated outputs are rounded once more,
+ * so a deterministic device has the norm in `out` always. */
 static bool norm_later(const struct run *r)
 {
 	const struct mx_mixer *m = r->m;

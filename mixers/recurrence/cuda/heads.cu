@@ -6,7 +6,7 @@
  * lane has 4 neighbours.
  */
 #include "device/cuda/launch.cuh"
-#include "mixers/recurrence/cuda/math.cuh"
+#include "mixers/recurrence/cuda/elements.cuh"
 #include "mixers/recurrence/cuda/recur_cuda.h"
 #include "mixers/recurrence/cuda/slot.cuh"
 
@@ -20,32 +20,6 @@
 
 namespace
 {
-
-/* Four neighbours in memory. */
-__device__ __forceinline__ float4 load4(const float *p)
-{
-	return *(const float4 *)p;
-}
-__device__ __forceinline__ float4 load4(const __nv_bfloat16 *p)
-{
-	const uint2 v = *(const uint2 *)p;
-	const __nv_bfloat162 lo = *(const __nv_bfloat162 *)&v.x, hi = *(const __nv_bfloat162 *)&v.y;
-	return make_float4(__low2float(lo), __high2float(lo), __low2float(hi), __high2float(hi));
-}
-__device__ __forceinline__ void store4(float *p, float4 v)
-{
-	*(float4 *)p = v;
-}
-__device__ __forceinline__ void store4(__nv_bfloat16 *p, float4 v)
-{
-	const __nv_bfloat162 lo = __floats2bfloat162_rn(v.x, v.y), hi = __floats2bfloat162_rn(v.z, v.w);
-	*(uint2 *)p = make_uint2(*(const uint32_t *)&lo, *(const uint32_t *)&hi);
-}
-
-template <typename F> __device__ __forceinline__ void each4(float4 &v, F f)
-{
-	f(v.x, 0), f(v.y, 1), f(v.z, 2), f(v.w, 3);
-}
 
 /* What a warp is to do: a head of a stream, or a part of it. */
 struct job {
@@ -151,17 +125,6 @@ __device__ __forceinline__ float4 take(const recur_rows &a, const recur_source &
 	return x;
 }
 
-__device__ __forceinline__ float feature(enum mx_recur_feature f, float x)
-{
-	switch (f) {
-	case MX_RECUR_FEATURE_RELU: return x > 0 ? x : 0;
-	case MX_RECUR_FEATURE_SIGMOID: return sigmoid(x);
-	case MX_RECUR_FEATURE_SILU: return silu(x);
-	case MX_RECUR_FEATURE_ELU: return x > 0 ? x + 1 : expf(x);
-	default: return x;
-	}
-}
-
 /* Returns a lane's part of the sum of a head's norm. */
 __device__ __forceinline__ float norm_part(enum mx_recur_qk_norm norm, float4 v)
 {
@@ -170,14 +133,6 @@ __device__ __forceinline__ float norm_part(enum mx_recur_qk_norm norm, float4 v)
 	if (norm == MX_RECUR_QK_L1)
 		return fabsf(v.x) + fabsf(v.y) + fabsf(v.z) + fabsf(v.w);
 	return v.x + v.y + v.z + v.w;
-}
-
-/* Returns the factor of a head's norm from its sum. */
-__device__ __forceinline__ float norm_factor(enum mx_recur_qk_norm norm, float sum)
-{
-	return norm == MX_RECUR_QK_L2   ? 1 / sqrtf(sum + 1e-6f)
-	       : norm == MX_RECUR_QK_L1 ? 1 / fmaxf(sum, 1e-6f)
-	                                : 1 / (sum + 1e-4f);
 }
 
 /* Of a lane's four elements of a head of `dim` at a position: those of the lane that has the other
@@ -217,24 +172,6 @@ __device__ __forceinline__ float4 turn(float4 x, uint32_t dim, const angles &w)
 	                   __fmaf_rn(x.y, w.c.y, __fmul_rn(o.y, sign * w.s.y)),
 	                   __fmaf_rn(x.z, w.c.z, __fmul_rn(o.z, sign * w.s.z)),
 	                   __fmaf_rn(x.w, w.c.w, __fmul_rn(o.w, sign * w.s.w)));
-}
-
-/* Returns a factor from its stream's element z, the n-th of a row. */
-__device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z)
-{
-	float x = 0;
-	switch (a.decay) {
-	case MX_RECUR_A_LOGSIGMOID: x = log_sigmoid(z); break;
-	case MX_RECUR_A_SOFTPLUS: x = softplus(z); break;
-	default: x = sigmoid(a.pre ? z * a.pre[n] : z); break;
-	}
-	if (a.mul)
-		x *= a.mul[n];
-	if (a.add)
-		x += a.add[n];
-	if (a.decay == MX_RECUR_A_SIGMOID)
-		return x;
-	return expf(a.decay == MX_RECUR_A_LOGSIGMOID ? fmaxf(x, a.decay_min) : x);
 }
 
 /* Writes what a stream's elements of a row become. */

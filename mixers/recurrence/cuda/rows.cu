@@ -5,7 +5,7 @@
  * head of a row, or 128 elements where elements do not depend on each other.
  */
 #include "device/cuda/launch.cuh"
-#include "mixers/recurrence/cuda/math.cuh"
+#include "mixers/recurrence/cuda/elements.cuh"
 #include "mixers/recurrence/cuda/recur_cuda.h"
 #include "mixers/recurrence/cuda/slot.cuh"
 
@@ -172,24 +172,6 @@ __device__ void value(const recur_rows &a, const place &p, uint32_t h, uint32_t 
 			x = 1;
 		to[i] = mx_from_float<T>(x);
 	}
-}
-
-/* Returns a factor from its stream's element z, the n-th of a row. */
-__device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z)
-{
-	float x = 0;
-	switch (a.decay) {
-	case MX_RECUR_A_LOGSIGMOID: x = log_sigmoid(z); break;
-	case MX_RECUR_A_SOFTPLUS: x = softplus(z); break;
-	default: x = sigmoid(a.pre ? z * a.pre[n] : z); break;
-	}
-	if (a.mul)
-		x *= a.mul[n];
-	if (a.add)
-		x += a.add[n];
-	if (a.decay == MX_RECUR_A_SIGMOID)
-		return x;
-	return expf(a.decay == MX_RECUR_A_LOGSIGMOID ? fmaxf(x, a.decay_min) : x);
 }
 
 /* Vectors of factors; HGRN2's k. */

@@ -4,7 +4,7 @@
  * errors that pass and errors that do not. The kernels are in another module than the device, as
  * those of mixers are.
  *
- * Random inputs come from one seed, printed; MX_TEST_SEED replays it.
+ * Random inputs come from one seed, printed; MIXD_TEST_SEED replays it.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -338,9 +338,9 @@ int main(void)
 		return 1;
 	}
 	o = d->ops;
-	const char *seed = getenv("MX_TEST_SEED");
+	const char *seed = getenv("MIXD_TEST_SEED");
 	rng.state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	printf("%s, %s, %d multiprocessors, %.1f GB free, MX_TEST_SEED=%llu\n", d->info.name,
+	printf("%s, %s, %d multiprocessors, %.1f GB free, MIXD_TEST_SEED=%llu\n", d->info.name,
 	       d->info.isa, mx_cuda_base(d)->sms, (double)d->info.memory / 1e9,
 	       (unsigned long long)rng.state);
 	CHECK(d->info.kind == MX_DEVICE_CUDA && d->info.act_dtype == MX_BF16 && d->info.memory > 0);

@@ -9,7 +9,7 @@
  *
  *   tests/device/cuda/test_experts [part of a case's name [number of a form]]
  *
- * With a number only that form is tried. MX_TEST_SEED repeats a run.
+ * With a number only that form is tried. MIXD_TEST_SEED repeats a run.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -561,12 +561,12 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 
 int main(int argc, char **argv)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	const uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) | 1;
 	int faults = 0;
 	only = argc > 1 ? argv[1] : NULL;
 	only_form = argc > 2 ? atol(argv[2]) : -1;
-	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 4; i++)
 		if (!try_device(i % 2 == 0, i / 2, seed + (uint64_t)i, &faults))
 			return 77;

@@ -7,7 +7,7 @@
  * product with its neighbours or in a product of its own. linear_gated has the bits of linear and
  * act_mul, linear_normed those of rmsnorm and linear, and the norm changes no bit of linear_gated.
  *
- *   tests/device/cuda/test_linear [part of a shape's name]     MX_TEST_SEED repeats a run
+ *   tests/device/cuda/test_linear [part of a shape's name]     MIXD_TEST_SEED repeats a run
  */
 #include <math.h>
 #include <stdbool.h>
@@ -556,11 +556,11 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 
 int main(int argc, char **argv)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	const uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) | 1;
 	int faults = 0;
 	only = argc > 1 ? argv[1] : NULL;
-	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 4; i++)
 		if (!try_device(i % 2 == 0, i / 2, seed + (uint64_t)i, &faults))
 			return 77;

@@ -6,7 +6,7 @@
  * fused operators linear_normed and linear_gated against the bits of their parts; and on a
  * deterministic device bit for bit: a row alone and with others.
  *
- *   tests/device/cuda/test_quant [number of a form]     MX_TEST_SEED repeats a run
+ *   tests/device/cuda/test_quant [number of a form]     MIXD_TEST_SEED repeats a run
  */
 #include <math.h>
 #include <stdio.h>
@@ -406,10 +406,10 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, long only, 
 
 int main(int argc, char **argv)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	const uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) | 1;
 	int faults = 0;
-	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 3; i++)
 		if (!try_device(i<2, i == 1, seed + (uint64_t)i, argc> 1 ? atol(argv[1]) : -1, &faults))
 			return 77;

@@ -4,7 +4,7 @@
  * guards behind them: against double precision, and a row alone against the row among others, bit
  * for bit.
  *
- * MX_TEST_SEED repeats a run.
+ * MIXD_TEST_SEED repeats a run.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -628,9 +628,9 @@ static int run(bool bf16, uint64_t seed)
 
 int main(void)
 {
-	const char *text = getenv("MX_TEST_SEED");
+	const char *text = getenv("MIXD_TEST_SEED");
 	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	int bf16 = run(true, seed * 2 + 1);
 	if (bf16 < 0)
 		return 77;

@@ -5,7 +5,7 @@
  * exception. Distribution, repeatability, rows that are not numbers, lists longer than the staging
  * memory, recorded draws, two steps at a time.
  *
- *   tests/device/cuda/test_sample [brief | part of a test's name]     MX_TEST_SEED repeats a run
+ *   tests/device/cuda/test_sample [brief | part of a test's name]     MIXD_TEST_SEED repeats a run
  */
 #include <math.h>
 #include <stdbool.h>
@@ -727,10 +727,10 @@ static bool wanted(size_t i, const char *only)
 int main(int argc, char **argv)
 {
 	static struct test t;
-	const char *text = getenv("MX_TEST_SEED"), *only = argc > 1 ? argv[1] : NULL;
+	const char *text = getenv("MIXD_TEST_SEED"), *only = argc > 1 ? argv[1] : NULL;
 	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
 	uint32_t vocab = 0, ran = 0;
-	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	t.rng.state = seed * 2 + 1;
 	must(mx_cpu_create(0, mx_cpu_isa(), MAX_ROWS, 64, &t.cpu, NULL), "the CPU device");
 	t.logits = malloc(MAX_LOGITS * sizeof *t.logits);

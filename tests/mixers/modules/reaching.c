@@ -45,7 +45,7 @@ static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spe
 	return MX_OK;
 }
 
-#define CREATE_BYTES 4096 /* for test_engine.c */
+#define CREATE_BYTES 4096 /* for test_engine_memory.c */
 
 static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
                        struct mx_state_spec *out)

@@ -204,35 +204,90 @@ static void open_module(struct att_rig *r, const char *modules)
 	r->ops = module();
 }
 
-static void open_mixer(struct att_rig *r)
+/* The layer's parameters, to params[16]; returns their number. freq [256] stays as long as they. */
+static size_t make_params(const struct att_case *c, double *freq, struct mx_param *params)
 {
-	const struct att_case *c = r->c;
-	double freq[256];
-	float norm[512];
-	struct mx_param params[16];
 	size_t n = 0;
 	for (uint32_t i = 0; i < 256; i++)
 		freq[i] = att_frequency(c->head_dim, i);
-	for (uint32_t i = 0; i < 512; i++)
-		norm[i] = att_norm_weight(i);
 #define INT(key, value)                                                                            \
 	params[n++] = (struct mx_param){.name = key, .type = MX_PARAM_INT, .i = value}
+#define BOOL(key, value)                                                                           \
+	params[n++] = (struct mx_param)                                                                \
+	{                                                                                              \
+		.name = key, .type = MX_PARAM_BOOL, .i = value                                             \
+	}
 	INT("heads", c->heads);
 	INT("kv_heads", c->kv_heads);
 	INT("head_dim", c->head_dim);
 	INT("window", c->window);
-	params[n++] = (struct mx_param){.name = "qk_norm", .type = MX_PARAM_BOOL, .i = c->norm};
-	params[n++] = (struct mx_param){.name = "sinks", .type = MX_PARAM_BOOL, .i = c->sinks};
-	params[n++] =
-		(struct mx_param){.name = "skip_first", .type = MX_PARAM_BOOL, .i = c->skip_first};
+	BOOL("qk_norm", c->norm);
+	BOOL("sinks", c->sinks);
+	BOOL("skip_first", c->skip_first);
+	BOOL("rope_pairs", c->pairs);
+#undef INT
+#undef BOOL
 	params[n++] = (struct mx_param){.name = "softcap", .type = MX_PARAM_FLOAT, .f = c->cap};
-	params[n++] = (struct mx_param){.name = "rope_pairs", .type = MX_PARAM_BOOL, .i = c->pairs};
 	params[n++] = (struct mx_param){
 		.name = "rope", .type = MX_PARAM_STRING, .s = c->rope ? "default" : "none"};
 	params[n++] = (struct mx_param){
 		.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = freq, .n = c->head_dim / 2};
-#undef INT
+	return n;
+}
+
+/* Device memory with the values of a vector. */
+static const void *take_vector(struct att_rig *r, const float *from, size_t n)
+{
+	void *to = take(r, n * sizeof(*from));
+	ATT_CUDA(cudaMemcpy(to, from, n * sizeof(*from), cudaMemcpyHostToDevice));
+	return to;
+}
+
+/* The matrices, which have no data, then the vectors of norms and sinks, in the module's order. */
+static void make_weights(struct att_rig *r, uint32_t contexts, const void *weights[7])
+{
+	const struct att_case *c = r->c;
+	const uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+	const uint32_t rows[4] = {q, kv, kv, q / contexts};
+	int n = 4;
+	for (int i = 0; i < 4; i++) {
+		r->w[i] = (struct mx_weight){c->act, rows[i], r->ld, NULL, NULL};
+		weights[i] = &r->w[i];
+	}
+	if (c->norm) {
+		float norm[512];
+		for (uint32_t i = 0; i < 512; i++)
+			norm[i] = att_norm_weight(i);
+		weights[4] = weights[5] = take_vector(r, norm, 512);
+		n = 6;
+	}
+	if (c->sinks) {
+		float sinks[64];
+		for (uint32_t h = 0; h < 64; h++)
+			sinks[h] = att_sink(h);
+		weights[n] = take_vector(r, sinks, 64);
+	}
+}
+
+/* Poisoned pages with guards behind them. */
+static void make_pages(struct att_rig *r)
+{
+	r->page_bytes = r->state.bytes_per_token * r->c->page_tokens;
+	r->page_stride = r->page_bytes + GUARD_BYTES;
+	r->pages_bytes = r->page_stride * r->limits.n_pages;
+	r->pages = take(r, r->pages_bytes);
+	ATT_CUDA(cudaMemset(r->pages, ATT_POISON, r->pages_bytes));
+	ATT_CUDA(cudaMemset2D(r->pages + r->page_bytes, r->page_stride, ATT_GUARD, GUARD_BYTES,
+	                      r->limits.n_pages));
+}
+
+static void open_mixer(struct att_rig *r)
+{
+	const struct att_case *c = r->c;
 	const uint32_t contexts = r->limits.contexts ? r->limits.contexts : 1;
+	double freq[256];
+	struct mx_param params[16];
+	const size_t n_params = make_params(c, freq, params);
 	r->comm = (struct mx_comm){&rank_ops, r->limits.context, contexts};
 	struct mx_layer_desc layer = {
 		.n_layers = 1,
@@ -246,41 +301,16 @@ static void open_mixer(struct att_rig *r)
 		.contexts = contexts,
 		.weight_dtype = c->act,
 		.state_dtype = c->kv,
-		.params = {params, n},
+		.params = {params, n_params},
 	};
 	struct mx_err err = {0};
 	if (r->ops->probe(&layer, &r->base.device, &err) != MX_OK)
 		die(err.text);
 	if (r->ops->state(&layer, &r->base.device, &r->state) != MX_OK)
 		die("state");
-	uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-	const uint32_t rows[4] = {q, kv, kv, q / contexts};
 	const void *weights[7];
-	int n_weights = 4;
-	for (int i = 0; i < 4; i++) {
-		r->w[i] = (struct mx_weight){c->act, rows[i], r->ld, NULL, NULL};
-		weights[i] = &r->w[i];
-	}
-	if (c->norm) {
-		weights[4] = weights[5] = take(r, sizeof(norm));
-		ATT_CUDA(cudaMemcpy((void *)weights[4], norm, sizeof(norm), cudaMemcpyHostToDevice));
-		n_weights = 6;
-	}
-	if (c->sinks) {
-		float sinks[64];
-		for (uint32_t h = 0; h < 64; h++)
-			sinks[h] = att_sink(h);
-		weights[n_weights] = take(r, sizeof(sinks));
-		ATT_CUDA(
-			cudaMemcpy((void *)weights[n_weights], sinks, sizeof(sinks), cudaMemcpyHostToDevice));
-	}
-	r->page_bytes = r->state.bytes_per_token * c->page_tokens;
-	r->page_stride = r->page_bytes + GUARD_BYTES;
-	r->pages_bytes = r->page_stride * r->limits.n_pages;
-	r->pages = take(r, r->pages_bytes);
-	ATT_CUDA(cudaMemset(r->pages, ATT_POISON, r->pages_bytes));
-	ATT_CUDA(cudaMemset2D(r->pages + r->page_bytes, r->page_stride, ATT_GUARD, GUARD_BYTES,
-	                      r->limits.n_pages));
+	make_weights(r, contexts, weights);
+	make_pages(r);
 	struct mx_mixer_init init = {
 		.layer = &layer,
 		.device = &r->base.device,
