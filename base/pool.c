@@ -34,6 +34,7 @@ struct mx_pool {
 	unsigned n_threads;
 	struct worker *workers; /* [n_threads], entry 0 unused */
 	unsigned n_started;
+	unsigned n_owners;
 
 	/* The current run. A worker that has taken a task may read these: the run does not end before
 	 * that task does. */
@@ -188,7 +189,7 @@ mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out)
 	struct mx_pool *p = aligned_alloc(64, mx_round_up(sizeof *p, 64));
 	if (!p)
 		return MX_E_NOMEM;
-	*p = (struct mx_pool){.n_threads = n_threads, .n_started = 1};
+	*p = (struct mx_pool){.n_threads = n_threads, .n_started = 1, .n_owners = 1};
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->wake, NULL);
 	pthread_cond_init(&p->finished, NULL);
@@ -209,9 +210,15 @@ mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out)
 	return MX_OK;
 }
 
+struct mx_pool *mx_pool_share(struct mx_pool *p)
+{
+	p->n_owners++;
+	return p;
+}
+
 void mx_pool_destroy(struct mx_pool *p)
 {
-	if (!p)
+	if (!p || --p->n_owners)
 		return;
 	atomic_store(&p->stop, true);
 	start_run(p, 0);

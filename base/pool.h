@@ -27,6 +27,10 @@ unsigned mx_pool_default_size(void);
 /* Starts n_threads - 1 threads: n_threads counts the caller of mx_pool_run. 0 =
  * mx_pool_default_size(). */
 mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out);
+/* Makes p one owner's more, who destroys it too; returns p. Owners run it in turns, and create,
+ * share and destroy it one after the other. */
+struct mx_pool *mx_pool_share(struct mx_pool *p);
+/* Ends the threads when the last owner calls it. Takes NULL. */
 void mx_pool_destroy(struct mx_pool *p);
 unsigned mx_pool_size(const struct mx_pool *p);
 

@@ -95,6 +95,8 @@ mx_status mx_device_open(const char *name, const struct mx_device_options *o,
 	enum mx_device_kind kind;
 	int ordinal;
 	mx_status st = parse(name, &kind, &ordinal, err);
+	if (st == MX_OK && kind == MX_DEVICE_CPU && o->beside)
+		return mx_cpu_create_beside(o->beside, mx_cpu_isa(), o->max_rows, o->max_width, out, err);
 	if (st == MX_OK && kind == MX_DEVICE_CPU)
 		return mx_cpu_create(o->threads, mx_cpu_isa(), o->max_rows, o->max_width, out, err);
 	if (st == MX_OK)

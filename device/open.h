@@ -17,6 +17,9 @@ struct mx_device_options {
 	/* CPUs, as for mx_cpu_create; the instruction set is the best available (mx_cpu_isa) */
 	unsigned threads;
 	size_t max_rows, max_width;
+	/* CPUs: a CPU device whose threads this one uses instead, as for mx_cpu_create_beside; or NULL
+	 */
+	struct mx_device *beside;
 	struct mx_cuda_limits cuda; /* CUDA devices */
 };
 

@@ -232,6 +232,7 @@ static mx_status load_draft(struct mx_model_engine *e, const struct mx_engine_co
 	struct mx_engine *drafter;
 	snprintf(name, sizeof name, "%.100s (draft model)", config->name ? config->name : "");
 	c.name = name;
+	c.beside = e->device->info.kind == MX_DEVICE_CPU ? e->device : NULL;
 	mx_status st = mx_engine_load(config->draft_plan, config->draft_checkpoint, mixers, &c, NULL,
 	                              NULL, &drafter, &cause);
 	if (st != MX_OK)

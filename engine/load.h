@@ -71,6 +71,8 @@ struct mx_engine_config {
 	 * leaves what max_sequences of max_context do not need of `memory`. */
 	uint32_t tentative;
 	bool spare;
+	/* The same: the model's device, whose threads it uses if that is a CPU; or NULL. */
+	struct mx_device *beside;
 	/* Models with slots only. */
 	size_t snapshot_memory;  /* bytes for snapshots, part of memory; 0 = no prefix cache */
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */

@@ -32,6 +32,7 @@ static void fill_options(const struct mx_plan *plan, const struct mx_checkpoint 
 		.threads = config->threads,
 		.max_rows = config->step_tokens,
 		.max_width = width,
+		.beside = config->beside,
 		.cuda = {.act_dtype = act,
 	             .max_samples = l.draws,
 	             .vocab = plan->vocab,

@@ -49,24 +49,12 @@ static void pack(const float *x, size_t ldx, size_t n, size_t cols, size_t first
 	}
 }
 
-static void start(const struct mx_product *p, size_t r0, size_t r1)
-{
-	for (size_t i = 0; i < p->n; i++) {
-		float *y = p->y + i * p->ldy;
-		for (size_t r = r0; r < r1; r++) {
-			float b = p->bias ? p->bias[r] : 0.0f;
-			y[r] = p->accumulate ? y[r] + b : b;
-		}
-	}
-}
-
 static void run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 {
 	if (p->n >= BF16_MANY) {
 		bf16_many(p, r0, r1, scratch);
 		return;
 	}
-	start(p, r0, r1);
 	bf16_few(p, r0, r1);
 }
 

@@ -42,8 +42,10 @@ MX_INLINE void bf16_step(const int R, const int C, const uint16_t *const *row, s
 {
 	__m512i w[8];
 #pragma GCC unroll 8
-	for (int r = 0; r < R; r++)
+	for (int r = 0; r < R; r++) {
 		w[r] = bf16_load(row[r] + k, n);
+		__asm__("" : "+v"(w[r])); /* once: some compilers load it again for each row of x */
+	}
 #pragma GCC unroll 8
 	for (int c = 0; c < C; c++) {
 		__m512i b = _mm512_loadu_si512(x + (size_t)c * ldx + k);

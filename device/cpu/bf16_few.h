@@ -17,6 +17,13 @@
 #define BF16_APART_COLS 1024
 #define BF16_APART_R    6 /* most rows of the weight at a time */
 
+/* Returns what y[i][r], which is *y, begins with. */
+MX_INLINE float bf16_begin(const struct mx_product *p, size_t r, const float *y)
+{
+	const float b = p->bias ? p->bias[r] : 0.0f;
+	return p->accumulate ? *y + b : b;
+}
+
 /* Takes R rows of the weight at a time, which lie an R-th of all rows apart. */
 MX_INLINE void bf16_apart(const int C, const int R, const struct mx_product *p, size_t r0,
                           size_t r1)
@@ -36,6 +43,7 @@ MX_INLINE void bf16_apart(const int C, const int R, const struct mx_product *p, 
 				bf16_step(R, C, row, BF16_STEP, x, ldx, k, acc);
 			if (k < end)
 				bf16_step(R, C, row, end - k, x, ldx, k, acc);
+			const bool first = end <= block;
 			k = end;
 #pragma GCC unroll 4
 			for (int c = 0; c < C; c++) {
@@ -43,8 +51,10 @@ MX_INLINE void bf16_apart(const int C, const int R, const struct mx_product *p, 
 				const v4f sums[2] = {vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]),
 				                     R > 4 ? vf_sum4(acc[4][c], acc[5][c], acc[4][c], acc[5][c])
 				                           : (v4f){0}};
-				for (size_t j = 0; j < n_r; j++)
-					y[j * apart] += sums[j / 4][j % 4];
+				for (size_t j = 0; j < n_r; j++) {
+					float *to = &y[j * apart];
+					*to = (first ? bf16_begin(p, r + j * apart, to) : *to) + sums[j / 4][j % 4];
+				}
 			}
 		}
 	}
@@ -122,6 +132,13 @@ static bf16_tile_f *const bf16_tile_of[BF16_C][3] = {
 	BF16_NAMES(1), BF16_NAMES(2), BF16_NAMES(3), BF16_NAMES(4), BF16_NAMES(5), BF16_NAMES(6),
 };
 
+static void bf16_start(const struct mx_product *p, size_t r0, size_t r1)
+{
+	for (size_t i = 0; i < p->n; i++)
+		for (size_t r = r0; r < r1; r++)
+			p->y[i * p->ldy + r] = bf16_begin(p, r, &p->y[i * p->ldy + r]);
+}
+
 static void bf16_few(const struct mx_product *p, size_t r0, size_t r1)
 {
 	const size_t cols = p->w->cols, ldx = bf16_padded(cols), block = bf16_block(cols);
@@ -130,6 +147,7 @@ static void bf16_few(const struct mx_product *p, size_t r0, size_t r1)
 		bf16_apart_of[p->n - 1](p, r0, r1);
 		return;
 	}
+	bf16_start(p, r0, r1);
 	for (size_t r = r0; r < r1; r += BF16_R) {
 		const uint16_t *base = (const uint16_t *)p->w->data + r * cols, *x = p->packed;
 		const size_t n_r = r1 - r < BF16_R ? r1 - r : BF16_R;

@@ -578,17 +578,21 @@ size_t mx_cpu_scratch_bytes(unsigned n_threads, enum mx_isa isa, size_t max_rows
 	return layout_bytes(&l, n_threads ? n_threads : mx_pool_default_size());
 }
 
-mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, enum mx_isa isa,
-                                size_t max_rows, size_t max_width, struct mx_device **out,
-                                struct mx_err *err)
+/* As mx_cpu_create_kernels, with the threads of `other` if that is not NULL. */
+static mx_status create(struct mx_device *other, unsigned n_threads, const struct mx_kernels *k,
+                        enum mx_isa isa, size_t max_rows, size_t max_width, struct mx_device **out,
+                        struct mx_err *err)
 {
-	mx_status st;
+	mx_status st = MX_OK;
 	struct layout l;
 	struct mx_cpu *c = aligned_alloc(64, mx_round_up(sizeof *c, 64));
 	if (!c)
 		return mx_fail(err, MX_E_NOMEM, "no memory for the CPU device");
 	*c = (struct mx_cpu){.k = *k, .max_rows = max_rows, .max_width = max_width};
-	st = mx_pool_create(n_threads, &c->pool);
+	if (other)
+		c->pool = mx_pool_share(mx_cpu_of(other)->pool);
+	else
+		st = mx_pool_create(n_threads, &c->pool);
 	if (st != MX_OK) {
 		mx_fail(err, st, "cannot start the threads of the CPU device");
 		goto fail;
@@ -626,14 +630,34 @@ fail:
 	return st;
 }
 
-mx_status mx_cpu_create(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width,
-                        struct mx_device **out, struct mx_err *err)
+mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, enum mx_isa isa,
+                                size_t max_rows, size_t max_width, struct mx_device **out,
+                                struct mx_err *err)
+{
+	return create(NULL, n_threads, k, isa, max_rows, max_width, out, err);
+}
+
+static mx_status create_at(struct mx_device *other, unsigned n_threads, enum mx_isa isa,
+                           size_t max_rows, size_t max_width, struct mx_device **out,
+                           struct mx_err *err)
 {
 	struct mx_kernels k;
 	if (isa > mx_cpu_isa_max())
 		return mx_fail(err, MX_E_UNSUPPORTED, "this processor has no %s", mx_isa_name(isa));
 	mx_kernels_of(&k, isa);
-	return mx_cpu_create_kernels(n_threads, &k, isa, max_rows, max_width, out, err);
+	return create(other, n_threads, &k, isa, max_rows, max_width, out, err);
+}
+
+mx_status mx_cpu_create(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width,
+                        struct mx_device **out, struct mx_err *err)
+{
+	return create_at(NULL, n_threads, isa, max_rows, max_width, out, err);
+}
+
+mx_status mx_cpu_create_beside(struct mx_device *other, enum mx_isa isa, size_t max_rows,
+                               size_t max_width, struct mx_device **out, struct mx_err *err)
+{
+	return create_at(other, 0, isa, max_rows, max_width, out, err);
 }
 
 void mx_cpu_destroy(struct mx_device *d)

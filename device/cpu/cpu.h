@@ -15,6 +15,10 @@ enum mx_isa mx_cpu_isa(void);
  * Destroy with mx_cpu_destroy, which takes NULL. */
 mx_status mx_cpu_create(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width,
                         struct mx_device **out, struct mx_err *err);
+/* The same with the threads of the CPU device `other`: one of the two computes at a time. Threads
+ * that wait for work of one would keep its CPUs from the other. */
+mx_status mx_cpu_create_beside(struct mx_device *other, enum mx_isa isa, size_t max_rows,
+                               size_t max_width, struct mx_device **out, struct mx_err *err);
 void mx_cpu_destroy(struct mx_device *d);
 
 /* Returns the bytes of scratch that mx_cpu_create allocates for these limits. */

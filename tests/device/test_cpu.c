@@ -57,6 +57,50 @@ static void fill_floats(float *p, size_t n)
 		p[i] = rng_normal(&rng);
 }
 
+/* One more device with the threads of one that has n: products of both by turns, and after the
+ * first is gone. */
+static void shares_threads(unsigned n)
+{
+	enum { ROWS = 200, COLS = 64 };
+	struct mx_device *first = NULL, *beside = NULL;
+	assert_int_equal(mx_cpu_create(n, mx_cpu_isa(), 4, COLS, &first, NULL), MX_OK);
+	assert_int_equal(mx_cpu_create_beside(first, mx_cpu_isa(), 4, COLS, &beside, NULL), MX_OK);
+	assert_int_equal(beside->info.threads, n);
+	float *w = dirty(ROWS * COLS * sizeof *w), *x = dirty(4 * COLS * sizeof *x);
+	float *want = dirty(4 * ROWS * sizeof *want), *y = dirty(4 * ROWS * sizeof *y);
+	fill_floats(w, ROWS * COLS);
+	const struct mx_weight weight = {.data = w, .dtype = MX_F32, .rows = ROWS, .cols = COLS};
+	struct mx_linear_out out = {.w = &weight, .y = y, .ldy = ROWS};
+	for (int turn = 0; turn < 100; turn++) {
+		fill_floats(x, 4 * COLS);
+		out.y = want;
+		assert_int_equal(one->ops->linear(one, x, COLS, 4, &out, 1), MX_OK);
+		for (int k = 0; k < 2; k++) {
+			struct mx_device *d = k && first ? first : beside;
+			memset(y, 0xff, 4 * ROWS * sizeof *y);
+			out.y = y;
+			assert_int_equal(d->ops->linear(d, x, COLS, 4, &out, 1), MX_OK);
+			assert_memory_equal(y, want, 4 * ROWS * sizeof *y);
+		}
+		if (turn == 50) {
+			first->ops->destroy(first);
+			first = NULL;
+		}
+	}
+	beside->ops->destroy(beside);
+	free(w);
+	free(x);
+	free(want);
+	free(y);
+}
+
+static void test_beside(void **state)
+{
+	(void)state;
+	for (unsigned n = 1; n <= 3; n++)
+		shares_threads(n);
+}
+
 static void test_memory(void **state)
 {
 	(void)state;
@@ -255,10 +299,10 @@ static void test_table(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memory),    cmocka_unit_test(test_load),
-		cmocka_unit_test(test_scale),     cmocka_unit_test(test_gather),
-		cmocka_unit_test(test_move_rows), cmocka_unit_test(test_logits),
-		cmocka_unit_test(test_table),
+		cmocka_unit_test(test_memory), cmocka_unit_test(test_beside),
+		cmocka_unit_test(test_load),   cmocka_unit_test(test_scale),
+		cmocka_unit_test(test_gather), cmocka_unit_test(test_move_rows),
+		cmocka_unit_test(test_logits), cmocka_unit_test(test_table),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
