@@ -55,7 +55,11 @@ static void run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 		bf16_many(p, r0, r1, scratch);
 		return;
 	}
-	bf16_few(p, r0, r1);
+	if (p->n > (p->w->cols <= BF16_APART_COLS ? BF16_APART : BF16_APART_LONG)) {
+		bf16_few(p, r0, r1);
+		return;
+	}
+	bf16_apart_of[p->n - 1](p, r0, r1);
 }
 
 void mx_kernels_avx512_bf16(struct mx_kernels *k)

@@ -55,18 +55,30 @@ MX_INLINE void bf16_step(const int R, const int C, const uint16_t *const *row, s
 	}
 }
 
-/* Adds n_r (at most BF16_R) sums to y. */
-MX_INLINE void bf16_add(float *y, size_t n_r, v4f sums)
+/* Adds the sums of n_r weight rows from r on (at most BF16_R) to y, which begins with bias and
+ * old y where they are the first. */
+MX_INLINE void bf16_add(const struct mx_product *p, bool first, size_t r, size_t n_r, v4f sums,
+                        float *y)
 {
-	v4f v = {0};
+	v4f from = {0}, bias = {0};
 	if (n_r == BF16_R) {
-		memcpy(&v, y, sizeof v);
-		v += sums;
-		memcpy(y, &v, sizeof v);
+		if (!first || p->accumulate)
+			memcpy(&from, y, sizeof from);
+		if (first && p->bias)
+			memcpy(&bias, p->bias + r, sizeof bias);
+		if (first) /* also -0 + 0 */
+			from = p->accumulate ? from + bias : bias;
+		from += sums;
+		memcpy(y, &from, sizeof from);
 		return;
 	}
-	for (size_t r = 0; r < n_r; r++)
-		y[r] += sums[r];
+	for (size_t j = 0; j < n_r; j++) {
+		const float bias_j = first && p->bias ? p->bias[r + j] : 0;
+		float v = !first || p->accumulate ? y[j] : 0;
+		if (first)
+			v = p->accumulate ? v + bias_j : bias_j;
+		y[j] = v + sums[j];
+	}
 }
 
 #endif

@@ -80,12 +80,24 @@ static bf16_apart_f *const bf16_apart_of[BF16_APART] = {bf16_apart_1, bf16_apart
 
 /* ---- tiles ---- */
 
-/* sums[c] = the products of n columns of BF16_R rows of the weight with row c of x. Each step
- * prefetches ASK lines from `next` on. */
-MX_INLINE void bf16_tile(const int C, const int ASK, const uint16_t *const *rows, const uint16_t *x,
-                         size_t ldx, size_t n, const char *next, v4f *sums)
+/* n columns of a tile, from k on: n_r weight rows from r on, rows of x from i on. */
+struct bf16_few_tile {
+	const struct mx_product *p;
+	size_t r, n_r, i, k, n;
+};
+
+/* y += the products of a tile with C rows of x. Each step prefetches ASK lines from `next` on. */
+MX_INLINE void bf16_tile(const int C, const int ASK, const struct bf16_few_tile *t,
+                         const char *next)
 {
-	const uint16_t *row[BF16_R] = {rows[0], rows[1], rows[2], rows[3]};
+	const struct mx_product *p = t->p;
+	const size_t cols = p->w->cols, ldx = bf16_padded(cols), n = t->n, n_r = t->n_r;
+	const uint16_t *w = (const uint16_t *)p->w->data + t->r * cols + t->k;
+	const uint16_t *x = (const uint16_t *)p->packed + t->i * ldx + t->k;
+	/* past the end: the last row again, unused */
+	const uint16_t *row[BF16_R] = {w, w + (n_r > 1 ? 1 : n_r - 1) * cols,
+	                               w + (n_r > 2 ? 2 : n_r - 1) * cols,
+	                               w + (n_r > 3 ? 3 : n_r - 1) * cols};
 	vf acc[BF16_R][BF16_C];
 	size_t k = 0;
 #pragma GCC unroll 8
@@ -101,72 +113,67 @@ MX_INLINE void bf16_tile(const int C, const int ASK, const uint16_t *const *rows
 	}
 	if (k < n)
 		bf16_step(BF16_R, C, row, n - k, x, ldx, k, acc);
+	float *y = p->y + t->i * p->ldy + t->r;
 #pragma GCC unroll 8
-	for (int c = 0; c < C; c++)
-		sums[c] = vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]);
+	for (int c = 0; c < C; c++, y += p->ldy) {
+		const v4f sums = vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]);
+		bf16_add(p, t->k == 0, t->r, n_r, sums, y);
+	}
 }
 
-typedef void bf16_tile_f(const uint16_t *const *rows, const uint16_t *x, size_t ldx, size_t n,
-                         const char *next, v4f *sums);
+typedef void bf16_tile_f(const struct bf16_few_tile *t, const char *next);
 
 #define BF16_TILE(C, ASK)                                                                          \
-	static void bf16_tile_##C##_##ASK(const uint16_t *const *rows, const uint16_t *x, size_t ldx,  \
-	                                  size_t n, const char *next, v4f *sums)                       \
+	static void bf16_tile_##C##_##ASK(const struct bf16_few_tile *t, const char *next)             \
 	{                                                                                              \
-		bf16_tile(C, ASK, rows, x, ldx, n, next, sums);                                            \
+		bf16_tile(C, ASK, t, next);                                                                \
 	}
 #define BF16_TILES(C) BF16_TILE(C, 0) BF16_TILE(C, 2) BF16_TILE(C, 4)
 #define BF16_NAMES(C)                                                                              \
 	{                                                                                              \
 		bf16_tile_##C##_0, bf16_tile_##C##_2, bf16_tile_##C##_4,                                   \
 	}
-BF16_TILES(1)
-BF16_TILES(2)
 BF16_TILES(3)
 BF16_TILES(4)
 BF16_TILES(5)
 BF16_TILES(6)
 
-/* Indices: rows of x less 1; half the lines that a step asks for. */
-static bf16_tile_f *const bf16_tile_of[BF16_C][3] = {
-	BF16_NAMES(1), BF16_NAMES(2), BF16_NAMES(3), BF16_NAMES(4), BF16_NAMES(5), BF16_NAMES(6),
+/* Indices: rows of x less 3; half the lines that a step asks for. */
+static bf16_tile_f *const bf16_tile_of[BF16_C - 2][3] = {
+	BF16_NAMES(3),
+	BF16_NAMES(4),
+	BF16_NAMES(5),
+	BF16_NAMES(6),
 };
 
-static void bf16_start(const struct mx_product *p, size_t r0, size_t r1)
+/* Rows of the weight that pass by some rows of x before the next rows of x do. With two passes over
+ * short rows, two tiles and the rows of x of a pass fit in the first-level cache. */
+static size_t bf16_group(size_t passes, size_t cols)
 {
-	for (size_t i = 0; i < p->n; i++)
-		for (size_t r = r0; r < r1; r++)
-			p->y[i * p->ldy + r] = bf16_begin(p, r, &p->y[i * p->ldy + r]);
+	return passes == 2 && cols <= BF16_APART_COLS ? (size_t)2 * BF16_R : BF16_R;
 }
 
+/* Multiplies at least 3 rows of x: all passes have 3 to 6 of them. */
 static void bf16_few(const struct mx_product *p, size_t r0, size_t r1)
 {
-	const size_t cols = p->w->cols, ldx = bf16_padded(cols), block = bf16_block(cols);
-	const size_t passes = (p->n + BF16_C - 1) / BF16_C;
-	if (p->n <= (cols <= BF16_APART_COLS ? BF16_APART : BF16_APART_LONG)) {
-		bf16_apart_of[p->n - 1](p, r0, r1);
-		return;
-	}
-	bf16_start(p, r0, r1);
-	for (size_t r = r0; r < r1; r += BF16_R) {
-		const uint16_t *base = (const uint16_t *)p->w->data + r * cols, *x = p->packed;
-		const size_t n_r = r1 - r < BF16_R ? r1 - r : BF16_R;
-		const char *next = (const char *)(base + n_r * cols);
-		for (size_t k = 0, n; k < cols; k += n) {
-			const uint16_t *row[BF16_R];
-			for (size_t j = 0; j < BF16_R; j++) /* past the end: the last row again, unused */
-				row[j] = base + (j < n_r ? j : n_r - 1) * cols + k;
-			n = cols - k < block ? cols - k : block;
-			for (size_t i = 0, pass = 0, c; i < p->n; i += c, pass++) {
-				const size_t left = p->n - i, rest = passes - pass;
+	const size_t cols = p->w->cols, block = bf16_block(cols);
+	const size_t passes = (p->n + BF16_C - 1) / BF16_C, group = bf16_group(passes, cols);
+	struct bf16_few_tile t = {.p = p};
+	for (size_t r = r0, end; r < r1; r = end) {
+		end = r1 - r < group ? r1 : r + group;
+		const char *next = (const char *)((const uint16_t *)p->w->data + end * cols);
+		for (t.k = 0; t.k < cols; t.k += t.n) {
+			t.n = cols - t.k < block ? cols - t.k : block;
+			size_t c, pass = 0;
+			for (t.i = 0; t.i < p->n; t.i += c, pass++) {
+				c = (p->n - t.i + passes - pass - 1) / (passes - pass);
 				/* four lines a step in all */
 				const size_t ask = pass > 1 ? 0 : passes == 1 ? 2 : 1;
-				v4f sums[BF16_C];
-				c = (left + rest - 1) / rest;
-				bf16_tile_of[c - 1][ask](row, x + i * ldx + k, ldx, n, next, sums);
-				next += ask * 2 * (n / BF16_STEP) * 64;
-				for (size_t j = 0; j < c; j++)
-					bf16_add(p->y + (i + j) * p->ldy + r, n_r, sums[j]);
+				for (t.r = r; t.r < end; t.r += BF16_R) {
+					t.n_r = end - t.r < BF16_R ? end - t.r : BF16_R;
+					bf16_tile_of[c - 3][ask](&t, next);
+					next += ask * 2 * (t.n / BF16_STEP) * 64;
+				}
 			}
 		}
 	}

@@ -54,19 +54,6 @@ MX_INLINE void many_tile(const int C, const uint16_t *w, const uint16_t *x, size
 		sums[c] = vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]);
 }
 
-/* What a sum of weight row r begins with, for row y of the output; of the first n of four. */
-MX_INLINE v4f many_from(const struct mx_product *p, bool first, size_t r, const float *y, size_t n)
-{
-	v4f bias = {0}, old = {0};
-	if (!first || p->accumulate)
-		memcpy(&old, y, n * sizeof *y);
-	if (!first)
-		return old;
-	if (p->bias)
-		memcpy(&bias, p->bias + r, n * sizeof *y);
-	return p->accumulate ? old + bias : bias;
-}
-
 /* Multiplies C rows of x, the first at p->packed row i, column k, with a panel of rows r .. r1 - 1
  * and `steps` times 32 columns. */
 MX_INLINE void many_rows(const int C, const struct mx_product *p, const uint16_t *panel, size_t i,
@@ -78,18 +65,10 @@ MX_INLINE void many_rows(const int C, const struct mx_product *p, const uint16_t
 		v4f sums[BF16_C];
 		float *y = p->y + i * p->ldy + r;
 		many_tile(C, panel, x, ldx, steps, sums);
-		if (r + BF16_R <= r1) {
+		const size_t n_r = r1 - r < BF16_R ? r1 - r : BF16_R;
 #pragma GCC unroll 6
-			for (int c = 0; c < C; c++, y += p->ldy) {
-				v4f v = many_from(p, k == 0, r, y, BF16_R) + sums[c];
-				memcpy(y, &v, sizeof v);
-			}
-		} else {
-			for (int c = 0; c < C; c++, y += p->ldy) {
-				v4f v = many_from(p, k == 0, r, y, r1 - r) + sums[c];
-				memcpy(y, &v, (r1 - r) * sizeof *y);
-			}
-		}
+		for (int c = 0; c < C; c++, y += p->ldy)
+			bf16_add(p, k == 0, r, n_r, sums[c], y);
 	}
 }
 
