@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/finite.h"
+#include "engine/finite.h"
 #include "tests/engine/engine_util.h"
 
 enum { VOCAB = 320, CONTEXT = 128, BAD_TOKEN = 77 };
@@ -332,11 +332,41 @@ static void test_values_are_found(void **state)
 	}
 }
 
+/* Scales of blocks, of which each of a block's elements is one; and what is there for -exp(x). */
+static void test_values_of_gguf_are_found(void **state)
+{
+	(void)state;
+	enum { N = 8704, BLOCK = 34 }; /* Q8_0: f16, then 32 codes */
+	static unsigned char blocks[N / 32 * BLOCK];
+	static const uint16_t nan = 0x7e00, one = 0x3c00;
+	static const size_t at[] = {0, 5, 127, 128, N / 32 - 1};
+	size_t index = 0;
+	const struct mx_tensor q = {
+		.dtype = MX_QUANT, .format = MX_QUANT_Q8_0, .data = blocks, .bytes = sizeof blocks};
+	for (size_t i = 0; i < sizeof blocks; i++)
+		blocks[i] = i % BLOCK < 2 ? (unsigned char)(one >> 8 * (i % BLOCK)) : (unsigned char)i;
+	assert_int_equal(mx_tensor_count(&q), N);
+	assert_int_equal(mx_tensor_not_finite(&q, 0, N, &index), 0);
+	for (size_t k = 5; k-- > 0;) {
+		memcpy(blocks + at[k] * BLOCK, &nan, 2);
+		assert_int_equal(mx_tensor_not_finite(&q, 0, N, &index), 32 * (5 - k));
+		assert_int_equal(index, 32 * at[k]);
+		assert_int_equal(mx_tensor_not_finite(&q, 32 * at[k] + 3, 1, &index), 1);
+		assert_int_equal(mx_tensor_not_finite(&q, 0, 32 * at[k], &index), 0);
+	}
+	float a[] = {-1, -0.5f, 0, 2, -INFINITY};
+	const struct mx_tensor t = {.dtype = MX_F32, .data = a, .bytes = sizeof a, .minus_exp = true};
+	assert_int_equal(mx_tensor_not_finite(&t, 0, 3, &index), 0);
+	assert_int_equal(mx_tensor_not_finite(&t, 0, 5, &index), 2);
+	assert_int_equal(index, 3);
+}
+
 int main(void)
 {
 	mx_log_set_level(MX_LOG_ERROR);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_values_are_found),
+		cmocka_unit_test(test_values_of_gguf_are_found),
 		cmocka_unit_test(test_on_cpus),
 		cmocka_unit_test(test_a_second_cause_is_not_the_first),
 		cmocka_unit_test(test_a_draft_model_fails_nobody),

@@ -401,7 +401,7 @@ static void experts_are_parted(void **state)
 /* What is changed of a sound file. */
 struct latent {
 	const char *without, *tensor; /* a key and a tensor that are left out */
-	uint32_t nope, scoring, rank_of_values;
+	uint32_t nope, scoring, rank_of_values, v, heads;
 	bool whole; /* attn_kv_b is there too */
 };
 
@@ -436,8 +436,9 @@ static void put_latent(struct mx_buf *b, const struct latent *l)
 	            {"expert_feed_forward_length", 8},
 	            {"expert_gating_func", 0}};
 	const size_t n_ints = sizeof ints / sizeof *ints;
-	const uint64_t keys[] = {l->nope ? l->nope : 3, 4, 2};
-	const uint64_t values[] = {l->rank_of_values ? l->rank_of_values : 4, 4, 2};
+	const uint64_t heads = l->heads ? l->heads : 2;
+	const uint64_t keys[] = {l->nope ? l->nope : 3, 4, heads};
+	const uint64_t values[] = {l->rank_of_values ? l->rank_of_values : 4, l->v ? l->v : 4, heads};
 	put_head(b, (l->tensor ? 2 : 3) + l->whole, 1 + n_ints - (l->without ? 1 : 0));
 	put_key_text(b, "general.architecture", "deepseek2");
 	for (size_t i = 0; i < n_ints; i++) {
@@ -495,6 +496,11 @@ static void the_parts_of_kv_b_are_one_tensor(void **state)
 	                "its columns are not attention.key_length_mla less rope.dimension_count", true);
 	names_of_latent(&(struct latent){.rank_of_values = 6},
 	                "it and attn_v_b are not [heads, rank, qk_nope_head_dim]", true);
+	/* 7 rows times 2 as the metadata has it, in heads of other sizes */
+	names_of_latent(&(struct latent){.heads = 1, .v = 11},
+	                "'blk.0.attn_k_b.weight': its heads are not attention.head_count", true);
+	names_of_latent(&(struct latent){.v = 8},
+	                "'blk.0.attn_v_b.weight': its rows are not attention.value_length_mla", true);
 }
 
 static void latent_attention_is_of_one_of_three_families(void **state)
