@@ -131,6 +131,24 @@ def checked(*args):
     return r.returncode, r.stdout
 
 
+def test_vectors_are_as_the_file_says():
+    with tempfile.TemporaryDirectory() as folder:
+        models = {}
+        for name, kind in {"none": None, "mean": 1, "first": 2, "last": 3}.items():
+            models[name] = os.path.join(folder, name + ".gguf")
+            convert(ATTENTION, models[name], **({"llama.pooling_type": kind} if kind else {}))
+        running = Mixd(models=models)
+        try:
+            said = {m: running.post("/v1/embeddings", {"model": m, "input": "The old man looked"}) for m in models}
+        finally:
+            running.stop()
+        got = {m: body["data"][0]["embedding"] for m, (status, _, body) in said.items() if status == 200}
+        assert got.keys() == {"none", "mean", "last"}, said
+        assert got["none"] == got["last"] != got["mean"]
+        assert abs(sum(x * x for x in got["mean"]) - 1) < 1e-3
+        assert "llama.pooling_type 2 is neither the mean" in said["first"][2]["error"]["message"], said["first"]
+
+
 def test_rows_in_another_order_take_no_memory():
     """Rows that a file has in another order are copied before they are rounded; the copy is given back."""
     converted = []
