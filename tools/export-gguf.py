@@ -62,6 +62,7 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
               architectures=["MiniCPMForCausalLM"], scale_emb=config["embedding_multiplier"],
               scale_depth=config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5,
               dim_model_base=config["hidden_size"] / config["logits_scaling"]),
+          "internlm2": lambda config: config.update(architectures=["InternLM2ForCausalLM"]),
           "mistral4": lambda config: config.update(architectures=["Mistral3ForConditionalGeneration"]),
           # else the context is the width of the model
           "glm": lambda config: config.update(seq_length=config["max_position_embeddings"]),
@@ -108,7 +109,7 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
                                                  rope_type="default"))}
 # Models without a checkpoint of their own -> the one that they are made of
-SOURCES = {"exaone": "llama-llama3", "minicpm": "granite"}
+SOURCES = {"exaone": "llama-llama3", "internlm2": "llama-linear", "minicpm": "granite"}
 # Checkpoint -> the first of the layers that are kept, if not 0
 FIRST = {"mellum": 1}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
@@ -198,6 +199,25 @@ def drop_biases(path):
     save_file({t: v for t, v in load_file(path).items() if not t.endswith(".bias")}, path)
 
 
+def join_qkv(path, config):
+    """Names Llama's tensors as InternLM 2: for each head of keys its heads of q, k and v are one run of rows."""
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+    names = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+    keys, tensors, out = config["num_key_value_heads"], load_file(path), {}
+    for t, v in tensors.items():
+        if ".q_proj." in t:
+            parts = [tensors[t.replace("q_proj", p)].reshape(keys, -1, v.shape[1]) for p in ("q_proj", "k_proj", "v_proj")]
+            out[t.replace("self_attn.q_proj", "attention.wqkv")] = np.concatenate(parts, 1).reshape(-1, v.shape[1])
+        elif ".k_proj." not in t and ".v_proj." not in t:
+            for name, own in names.items():
+                t = t.replace(name, own)
+            out[t] = v
+    save_file(out, path)
+
+
 def narrow_heads(path, was, dim):
     """Leaves of each head the first `dim` of `was` elements."""
     from safetensors.numpy import load_file, save_file
@@ -234,6 +254,8 @@ def models(tree, only):
                             config["num_hidden_layers"])
             if name == "minicpm":
                 drop_biases(os.path.join(folder, "model.safetensors"))
+            if name == "internlm2":
+                join_qkv(os.path.join(folder, "model.safetensors"), config)
             if name == "glm":
                 narrow_heads(os.path.join(folder, "model.safetensors"), 12, config["head_dim"])
             if name in CHANGED:

@@ -147,6 +147,8 @@ const struct mx_gguf_arch mx_gguf_attention_archs[] = {
      .pairs = true},
 	{"minicpm", "granite", MX_GGUF_MODEL, .renames = dense_names, .outside = mx_gguf_longrope_names,
      .config = minicpm_config, .pairs = true},
+	{"internlm2", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases,
+     .pairs = true},
 	{"exaone", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases},
 	{NULL},
 };
