@@ -7,20 +7,25 @@
 
 #define FIRST_BYTES 64 /* of each tensor: reading all would take as long as loading */
 
+static void add_tensor(struct mx_sha256 *h, const struct mx_tensor *t)
+{
+	const uint32_t form[] = {(uint32_t)t->dtype, (uint32_t)t->format, t->ndim};
+	mx_sha256_add(h, t->name, strlen(t->name) + 1);
+	mx_sha256_add(h, form, sizeof form);
+	mx_sha256_add(h, t->shape, t->ndim * sizeof *t->shape);
+	if (t->data)
+		mx_sha256_add(h, t->data, t->bytes < FIRST_BYTES ? t->bytes : FIRST_BYTES);
+	if (t->values)
+		add_tensor(h, t->values);
+}
+
 static void add_hash(const struct mx_checkpoint *c, struct mx_buf *out)
 {
 	struct mx_sha256 h;
 	uint8_t digest[MX_SHA256_BYTES];
 	mx_sha256_begin(&h);
-	for (size_t i = 0; i < mx_checkpoint_count(c); i++) {
-		const struct mx_tensor *t = mx_checkpoint_at(c, i);
-		const uint32_t form[] = {(uint32_t)t->dtype, (uint32_t)t->format, t->ndim};
-		mx_sha256_add(&h, t->name, strlen(t->name) + 1);
-		mx_sha256_add(&h, form, sizeof form);
-		mx_sha256_add(&h, t->shape, t->ndim * sizeof *t->shape);
-		if (t->data)
-			mx_sha256_add(&h, t->data, t->bytes < FIRST_BYTES ? t->bytes : FIRST_BYTES);
-	}
+	for (size_t i = 0; i < mx_checkpoint_count(c); i++)
+		add_tensor(&h, mx_checkpoint_at(c, i));
 	mx_sha256_end(&h, digest);
 	mx_buf_puts(out, "tensors: ");
 	for (size_t i = 0; i < 16; i++)

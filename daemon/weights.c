@@ -1,7 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/weights.h"
 
-#include "model/finite.h"
+#include "engine/finite.h"
+
+/* Returns true if a tensor has values that are not finite, and prints where. */
+static bool is_bad(const char *model, const struct mx_tensor *t, FILE *out)
+{
+	size_t index, bad = mx_tensor_not_finite(t, 0, mx_tensor_count(t), &index);
+	if (bad)
+		fprintf(out, "%s: %s: tensor %s: %zu of %zu values not finite, the first at element %zu\n",
+		        model, t->file, t->name, bad, mx_tensor_count(t), index);
+	return bad;
+}
 
 /* Returns the number of tensors of a checkpoint with values that are not finite. */
 static size_t check(const char *model, const struct mx_checkpoint *c, FILE *out)
@@ -9,12 +19,9 @@ static size_t check(const char *model, const struct mx_checkpoint *c, FILE *out)
 	size_t n_bad = 0;
 	for (size_t i = 0; i < mx_checkpoint_count(c); i++) {
 		const struct mx_tensor *t = mx_checkpoint_at(c, i);
-		size_t index, bad = mx_tensor_not_finite(t, 0, mx_tensor_count(t), &index);
-		if (!bad)
-			continue;
-		n_bad++;
-		fprintf(out, "%s: %s: tensor %s: %zu of %zu values not finite, the first at element %zu\n",
-		        model, t->file, t->name, bad, mx_tensor_count(t), index);
+		n_bad += is_bad(model, t, out);
+		if (t->values)
+			n_bad += is_bad(model, t->values, out);
 	}
 	return n_bad;
 }

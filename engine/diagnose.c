@@ -13,9 +13,9 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "engine/finite.h"
 #include "engine/ranks.h"
 #include "engine/step_layout.h"
-#include "model/finite.h"
 
 /* ---- rows ---- */
 
@@ -102,8 +102,6 @@ __attribute__((format(printf, 2, 3))) static void say(struct mx_diagnosis *d, co
 static bool blame(struct mx_diagnosis *d, const char *layer, const struct mx_tensor *t,
                   size_t first, size_t n)
 {
-	if (t->dtype == MX_QUANT) /* its scales are not looked at */
-		return false;
 	size_t index, bad = mx_tensor_not_finite(t, first, n, &index);
 	if (!bad)
 		return false;
@@ -113,11 +111,36 @@ static bool blame(struct mx_diagnosis *d, const char *layer, const struct mx_ten
 	return true;
 }
 
+/* Returns the tensor of the checkpoint that a matrix was made of. Of one that is stored as codes
+ * and scales in tensors of their own, the matrix itself. */
+static const struct mx_tensor *stored(const struct mx_model *m, const struct mx_tensor *t)
+{
+	for (const struct mx_model_packed *x = m->packed; x; x = x->next)
+		if (t == &x->made && x->from.source.format == x->from.tensor->format) {
+			t = x->from.tensor;
+			break;
+		}
+	for (const struct mx_model_made *x = m->made; x;) {
+		const bool own = t == &x->made;
+		t = own ? x->from : t; /* which may have been made itself */
+		x = own ? m->made : x->next;
+	}
+	return t;
+}
+
+/* Looks at all elements of what a matrix was made of, in both parts of one that has two. */
+static bool blame_matrix(struct mx_model_engine *e, const char *layer, const struct mx_tensor *made)
+{
+	const struct mx_tensor *t = stored(&e->model, made);
+	return blame(&e->diagnosis, layer, t, 0, mx_tensor_count(t)) ||
+	       (t->values && blame(&e->diagnosis, layer, t->values, 0, mx_tensor_count(t->values)));
+}
+
 static bool blame_named(struct mx_model_engine *e, const char *layer, const char *name)
 {
 	const struct mx_tensor *t;
 	return mx_checkpoint_find(e->model.checkpoint, name, &t, NULL) == MX_OK &&
-	       blame(&e->diagnosis, layer, t, 0, mx_tensor_count(t));
+	       blame_matrix(e, layer, t);
 }
 
 /* Reads the rows of a table for the sequence's tokens: one that is not finite may have come in an
@@ -137,10 +160,10 @@ static bool blame_embedding(struct mx_model_engine *e, const struct mx_seq *s)
 	const struct mx_model *m = &e->model;
 	for (size_t u = 0; u < m->blocks[0].first_use; u++) {
 		const struct mx_weight *w = m->uses[u].weight;
-		if ((w == &m->embed || w == &m->inputs.embed) && blame_rows(e, s, m->uses[u].tensor))
+		if ((w == &m->embed || w == &m->inputs.embed) &&
+		    blame_rows(e, s, stored(m, m->uses[u].tensor)))
 			return true;
-		if (w == &m->inputs.projection && blame(&e->diagnosis, "embedding", m->uses[u].tensor, 0,
-		                                        mx_tensor_count(m->uses[u].tensor)))
+		if (w == &m->inputs.projection && blame_matrix(e, "embedding", m->uses[u].tensor))
 			return true;
 	}
 	return false;
@@ -169,7 +192,7 @@ static void blame_block(struct mx_model_engine *e, uint32_t i)
 		if (blame(d, name, m->vectors[v].tensor, 0, m->vectors[v].n))
 			return;
 	for (size_t u = b->first_use; u < (next ? next->first_use : m->n_uses); u++)
-		if (blame(d, name, m->uses[u].tensor, 0, mx_tensor_count(m->uses[u].tensor)))
+		if (blame_matrix(e, name, m->uses[u].tensor))
 			return;
 	say(d, "%s: its output is not finite, although its weights are: its activations overflow %s",
 	    name, mx_dtype_name(e->device->info.act_dtype));

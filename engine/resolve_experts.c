@@ -40,6 +40,15 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 	return MX_OK;
 }
 
+/* True if both tensors of all experts are stored transposed, as Qwen 3 VL is published. fused_down
+ * tells; where a square one does not, they are not. */
+static bool is_turned(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t width)
+{
+	const struct mx_tensor *t;
+	return p->width != width && mx_resolve_find(r, p->fused_down, &t, NULL) == MX_OK &&
+	       t->ndim == 3 && t->shape[1] == p->width && t->shape[2] == width;
+}
+
 /* Finds the weights of expert e in the tensors of all experts. */
 static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
                        uint32_t width, struct mx_model_mlp *out)
@@ -47,17 +56,29 @@ static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, u
 	const uint32_t parts = p->gated ? 2 : 1;
 	const uint64_t up[3] = {p->n, (uint64_t)parts * p->width, width};
 	const uint64_t down[3] = {p->n, width, p->width};
-	uint64_t first = e * up[1];
+	const uint64_t first = e * up[1];
 	mx_status st = MX_OK;
 	if (p->n * up[1] > UINT32_MAX || p->n * down[1] > UINT32_MAX)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor %s has too many rows", p->fused_up);
-	if (parts == 2)
-		st = mx_need_matrix_3d(r, p->fused_up, up, (uint32_t)first, p->width, &out->gate);
-	first += (parts - 1) * p->width;
-	if (st == MX_OK)
-		st = mx_need_matrix_3d(r, p->fused_up, up, (uint32_t)first, p->width, &out->up);
-	if (st == MX_OK)
-		st = mx_need_matrix_3d(r, p->fused_down, down, e * width, width, &out->down);
+	const bool turned = is_turned(r, p, width);
+	const struct {
+		const char *name;
+		const uint64_t *shape;
+		uint64_t first;
+		uint32_t n;
+		struct mx_weight *to;
+	} parts_of[] = {
+		{p->fused_up, up, first, p->gated ? p->width : 0, &out->gate},
+		{p->fused_up, up, first + (parts - 1) * p->width, p->width, &out->up},
+		{p->fused_down, down, (uint64_t)e * width, width, &out->down},
+	};
+	for (size_t i = 0; i < 3 && st == MX_OK; i++)
+		if (parts_of[i].n && turned)
+			st = mx_need_matrix_oss(r, parts_of[i].name, parts_of[i].shape, false,
+			                        (uint32_t)parts_of[i].first, parts_of[i].n, parts_of[i].to);
+		else if (parts_of[i].n)
+			st = mx_need_matrix_3d(r, parts_of[i].name, parts_of[i].shape,
+			                       (uint32_t)parts_of[i].first, parts_of[i].n, parts_of[i].to);
 	return st;
 }
 

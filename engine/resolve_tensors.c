@@ -50,10 +50,11 @@ static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, 
 	mx_status st = check_shape(t, shape, ndim, err);
 	if (st != MX_OK)
 		return st;
-	if ((uintptr_t)t->data % mx_dtype_size(t->dtype))
-		return mx_fail_at(err, MX_E_FORMAT, t->file,
-		                  "tensor '%.160s' is not aligned to its %zu-byte elements", t->name,
-		                  mx_dtype_size(t->dtype));
+	for (; t; t = t->values)
+		if ((uintptr_t)t->data % mx_dtype_size(t->dtype))
+			return mx_fail_at(err, MX_E_FORMAT, t->file,
+			                  "tensor '%.160s' is not aligned to its %zu-byte elements", t->name,
+			                  mx_dtype_size(t->dtype));
 	return MX_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/config_json.h"
+#include "model/gguf/gguf.h"
 
 #define MAX_FILE ((size_t)1 << 20) /* bytes */
 
@@ -88,12 +89,43 @@ static mx_status take_module(const char *dir, const char *file, const json_t *mo
 	return mx_fail_at(err, MX_E_UNSUPPORTED, file, "the module %.80s is not supported here", type);
 }
 
+/* Reads a GGUF file's ARCHITECTURE.pooling_type. */
+static mx_status load_gguf(const char *path, struct mx_embedding *out, struct mx_err *err)
+{
+	enum { NONE, MEAN, CLS, LAST }; /* llama.cpp's numbers */
+	struct mx_gguf *g = NULL;
+	struct mx_gguf_string arch = {"", 0};
+	int64_t kind = NONE;
+	bool there = false;
+	char key[128];
+	mx_status st = mx_gguf_open(path, &g, err);
+	if (st == MX_OK)
+		st = mx_gguf_text(g, "general.architecture", &arch, NULL, err);
+	snprintf(key, sizeof key, "%.*s.pooling_type", arch.n < 60 ? (int)arch.n : 60, arch.s);
+	if (st == MX_OK)
+		st = mx_gguf_int(g, key, &kind, &there, err);
+	mx_gguf_close(g);
+	if (st != MX_OK)
+		return st;
+	if (!there || kind == NONE)
+		return mx_fail_at(err, MX_E_NOTFOUND, path, "key '%s' is missing, or 0", key);
+	if (kind != MEAN && kind != LAST)
+		return mx_fail_at(err, MX_E_UNSUPPORTED, path,
+		                  "%s %lld is neither the mean of all tokens (1) nor the last one (3)", key,
+		                  (long long)kind);
+	*out = (struct mx_embedding){.pooling = kind == MEAN ? MX_EMBEDDING_MEAN : MX_EMBEDDING_LAST,
+	                             .normalize = true};
+	return MX_OK;
+}
+
 mx_status mx_embedding_load(const char *dir, struct mx_embedding *out, struct mx_err *err)
 {
 	char path[4096];
 	json_t *root;
 	struct mx_embedding e = {0};
 	bool pools = false;
+	if (mx_gguf_is(dir))
+		return load_gguf(dir, out, err);
 	snprintf(path, sizeof path, "%s/modules.json", dir);
 	mx_status st = read_json(path, &root, err);
 	if (st != MX_OK)

@@ -74,7 +74,8 @@ struct mx_plan_experts {
 	 * gate, up and down after it: "model.layers.0.mlp.experts.",
 	 * ".gate_proj.weight". Or all are
 	 * in two tensors, if the checkpoint has these: fused_up [n, 2 * width, latent], of each expert
-	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */
+	 * first the rows of gate, then those of up, and fused_down [n, latent, width]; or these two
+	 * transposed: [n, latent, 2 * width] and [n, width, latent]. */
 	const char *list, *gate, *up, *down;
 	const char *fused_up, *fused_down;
 	/* As gpt-oss has the two: [n, latent, 2 * width], of which gate has the even columns and up the

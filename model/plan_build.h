@@ -93,6 +93,7 @@ struct mx_family {
 	double default_theta, default_partial;
 	bool rope_by_type;
 	bool rope_alpha; /* "dynamic" with alpha stretches the base, whatever the position (Hunyuan) */
+	bool three_positions; /* the type "mrope": for text it is "default" (Qwen 2 VL) */
 	const char *local_theta_key;
 	double default_local_theta;
 	/* hidden_act when the key is absent; NULL = always silu */
@@ -101,7 +102,8 @@ struct mx_family {
 	/* Pairs of a key of this family and the usual one, which it stands for; ended by NULL. */
 	const char *const *aliases;
 	/* For configs of several parts: model_type of text_config if that does not say it. The family
-	 * of the text reads it; roots and skipped are of this one. */
+	 * of the text reads it; roots and skipped are of this one. If it has `layers` itself, it reads
+	 * configs without text_config. */
 	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *also;    /* likewise, of the family of the text */

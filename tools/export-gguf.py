@@ -56,7 +56,13 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
                            "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
                            "granitemoe", "granitemoeshared", "deepseek_v2-lite", "youtu",
-                           "gpt_bigcode", "rwkv7", "kimi_linear"], same),
+                           "gpt_bigcode", "rwkv7", "kimi_linear", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"], same),
+          "exaone": lambda config: config.update(architectures=["ExaoneForCausalLM"], activation_function="silu"),
+          "minicpm": lambda config: config.update(
+              architectures=["MiniCPMForCausalLM"], scale_emb=config["embedding_multiplier"],
+              scale_depth=config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5,
+              dim_model_base=config["hidden_size"] / config["logits_scaling"]),
+          "internlm2": lambda config: config.update(architectures=["InternLM2ForCausalLM"]),
           "mistral4": lambda config: config.update(architectures=["Mistral3ForConditionalGeneration"]),
           # else the context is the width of the model
           "glm": lambda config: config.update(seq_length=config["max_position_embeddings"]),
@@ -94,9 +100,18 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "glm": dict(head_dim=8),
            "hunyuan_v1_moe": dict(moe_topk=[2, 2]),
            "falcon_mamba": dict(mixer_rms_eps=1e-5),
+           "mellum": dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"],
+                          mlp_layer_types=["sparse"] * 2),
+           "minicpm": dict(attention_multiplier=12 ** -0.5, attention_bias=False, mlp_bias=False, rope_scaling=dict(
+               rope_type="longrope", original_max_position_embeddings=1024,
+               short_factor=[1.0, 1.05, 1.1, 1.2, 1.4, 1.7], long_factor=[1.0, 1.5, 2.2, 3.0, 3.5, 4.0])),
            "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
            "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
                                                  rope_type="default"))}
+# Models without a checkpoint of their own -> the one that they are made of
+SOURCES = {"exaone": "llama-llama3", "internlm2": "llama-linear", "minicpm": "granite"}
+# Checkpoint -> the first of the layers that are kept, if not 0
+FIRST = {"mellum": 1}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
               "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
@@ -165,13 +180,42 @@ def expect(folder, target, source):
     golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
 
 
-def drop_layers(path, n):
-    """Leaves out the tensors of layers from the n-th on."""
+def keep_layers(path, first, n):
+    """Leaves the tensors of layers first .. first + n - 1, which are 0 .. n - 1 then."""
     import re
     from safetensors.numpy import load_file, save_file
     tensors = load_file(path)
-    layer = {t: re.match(r"model\.layers\.(\d+)\.", t) for t in tensors}
-    save_file({t: v for t, v in tensors.items() if not layer[t] or int(layer[t][1]) < n}, path)
+    kept = {}
+    for t, v in tensors.items():
+        layer = re.match(r"model\.layers\.(\d+)\.", t)
+        i = int(layer[1]) - first if layer else 0
+        if 0 <= i < n:
+            kept[f"model.layers.{i}." + t[layer.end():] if layer else t] = v
+    save_file(kept, path)
+
+
+def drop_biases(path):
+    from safetensors.numpy import load_file, save_file
+    save_file({t: v for t, v in load_file(path).items() if not t.endswith(".bias")}, path)
+
+
+def join_qkv(path, config):
+    """Names Llama's tensors as InternLM 2: for each head of keys its heads of q, k and v are one run of rows."""
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+    names = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+    keys, tensors, out = config["num_key_value_heads"], load_file(path), {}
+    for t, v in tensors.items():
+        if ".q_proj." in t:
+            parts = [tensors[t.replace("q_proj", p)].reshape(keys, -1, v.shape[1]) for p in ("q_proj", "k_proj", "v_proj")]
+            out[t.replace("self_attn.q_proj", "attention.wqkv")] = np.concatenate(parts, 1).reshape(-1, v.shape[1])
+        elif ".k_proj." not in t and ".v_proj." not in t:
+            for name, own in names.items():
+                t = t.replace(name, own)
+            out[t] = v
+    save_file(out, path)
 
 
 def narrow_heads(path, was, dim):
@@ -189,7 +233,7 @@ def models(tree, only):
     for name in {**MODELS, **CHANGED}:
         if only and name not in only:
             continue
-        source = os.path.join(GOLDEN, "models", name)
+        source = os.path.join(GOLDEN, "models", SOURCES.get(name, name))
         target = os.path.join(GOLDEN, "models", "gguf-" + name)
         os.makedirs(target, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +250,12 @@ def models(tree, only):
                 return config
             config = write(same)
             if "num_hidden_layers" in CHANGED.get(name, {}):
-                drop_layers(os.path.join(folder, "model.safetensors"), config["num_hidden_layers"])
+                keep_layers(os.path.join(folder, "model.safetensors"), FIRST.get(name, 0),
+                            config["num_hidden_layers"])
+            if name == "minicpm":
+                drop_biases(os.path.join(folder, "model.safetensors"))
+            if name == "internlm2":
+                join_qkv(os.path.join(folder, "model.safetensors"), config)
             if name == "glm":
                 narrow_heads(os.path.join(folder, "model.safetensors"), 12, config["head_dim"])
             if name in CHANGED:

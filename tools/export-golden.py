@@ -31,7 +31,10 @@ from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, Cohe
                           LlamaConfig, Ministral3Config,
                           MinistralConfig, MistralConfig, NanoChatConfig, Olmo2Config, Olmo3Config, OlmoConfig, Phi3Config,
                           PhiConfig,
-                          Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
+                          Qwen2Config, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLConfig,
+                          Qwen2VLForConditionalGeneration, Qwen3Config, Qwen3VLConfig,
+                          Qwen3VLForConditionalGeneration, Qwen3VLMoeConfig,
+                          Qwen3VLMoeForConditionalGeneration, SeedOssConfig, SmolLM3Config)
 
 LENGTHS = (1, 7, 64, 65, 200, 513)
 GREEDY = 32
@@ -111,6 +114,20 @@ def vision(hidden=8):
             "multi_modal_projector.mm_input_projection_weight": torch.ones(hidden, 32)}
 
 
+def published_vl(config):
+    """A config as Qwen published it: the text's keys beside vision_config."""
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    text.update(rope_theta=rope["rope_theta"],
+                rope_scaling=dict(type="mrope", mrope_section=rope["mrope_section"]))
+    config.update({k: v for k, v in text.items() if k not in ("model_type", "layer_types")})
+
+
+def turned_experts(name, t):
+    """As Qwen 3 VL is published: products with the experts' matrices on the right."""
+    return t.transpose(1, 2) if ".experts." in name else t
+
+
 def unused_keys():
     """Tensors of layers that read the keys of others, and of another part."""
     layers = {f"model.language_model.layers.{i}.self_attn.{k}": torch.ones(8)
@@ -125,7 +142,7 @@ GEMMA4_ROPE = dict(
 
 class Variant:
     def __init__(self, config, dtype=torch.float32, edit=None, shard=None, rename=None,
-                 by_token=False, extra=None):
+                 by_token=False, extra=None, kind=AutoModelForCausalLM, store=None):
         self.config = config      # of transformers
         self.dtype = dtype        # of the file
         self.edit = edit          # change to config.json after transformers wrote it
@@ -133,6 +150,8 @@ class Variant:
         self.rename = rename      # (from, to) in tensor names
         self.by_token = by_token  # feed one token a call
         self.extra = extra        # tensors that the file has besides
+        self.store = store        # change to a tensor of the file: its name and value
+        self.kind = kind          # class of the model
 
 
 VARIANTS = {
@@ -167,6 +186,30 @@ VARIANTS = {
                             edit=without_layer_types),
     "qwen3": Variant(Qwen3Config(**medium(num_attention_heads=4, num_key_value_heads=2,
                                           head_dim=16), **rope("default", theta=1000000.0))),
+    "qwen2_vl": Variant(Qwen2VLConfig(
+        text_config=small(num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True,
+                          sliding_window=40, max_window_layers=1,
+                          **rope("default", theta=1e6, mrope_section=[2, 3, 3])),
+        vision_config=dict(depth=1, embed_dim=8, hidden_size=32, num_heads=2), tie_word_embeddings=False),
+        kind=Qwen2VLForConditionalGeneration),
+    "qwen2_5_vl": Variant(Qwen2_5_VLConfig(
+        text_config=small(num_attention_heads=4, tie_word_embeddings=True,
+                          **rope("default", theta=1e6, mrope_section=[1, 1, 2])),
+        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, out_hidden_size=32, num_heads=2),
+        tie_word_embeddings=True), edit=published_vl, kind=Qwen2_5_VLForConditionalGeneration),
+    "qwen3_vl": Variant(Qwen3VLConfig(
+        text_config=small(num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                          **rope("default", theta=5e6, mrope_interleaved=True, mrope_section=[4, 2, 2])),
+        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, out_hidden_size=32, num_heads=2,
+                           num_position_embeddings=16, deepstack_visual_indexes=[0])),
+        kind=Qwen3VLForConditionalGeneration),
+    "qwen3_vl_moe": Variant(Qwen3VLMoeConfig(
+        text_config=small(num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=128,
+                          num_local_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                          **rope("default", theta=5e6, mrope_interleaved=True, mrope_section=[4, 2, 2])),
+        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, out_hidden_size=32, num_heads=2,
+                           num_position_embeddings=16, deepstack_visual_indexes=[])),
+        kind=Qwen3VLMoeForConditionalGeneration, store=turned_experts),
     "gemma2": Variant(Gemma2Config(**small(
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
         tie_word_embeddings=True, sliding_window=40, query_pre_attn_scalar=24,
@@ -378,7 +421,7 @@ def randomize(model, seed):
             p.copy_(r / p.shape[0] ** 0.5)
         else:
             gain = 1.5 if "q_proj" in name or "k_proj" in name else 1.0
-            p.copy_(gain * r / p.shape[1] ** 0.5)
+            p.copy_(gain * r / p.shape[-1 if ".experts." in name else 1] ** 0.5)
     for name, p in model.named_buffers():
         if name.endswith("layer_scalar"):
             p.copy_(1 + 0.2 * torch.randn(p.shape, generator=g))
@@ -387,8 +430,8 @@ def randomize(model, seed):
 
 def case(v, path, prompt):
     # A fresh model for each prompt: dynamic rope keeps state in the module.
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
-                                                 attn_implementation="eager")
+    model = v.kind.from_pretrained(path, dtype=torch.float32,
+                                   attn_implementation="eager")
     model.eval()
     golden_models.refuse_subnormals(model)
     cache = transformers.DynamicCache(config=model.config)
@@ -406,25 +449,29 @@ def finish(v, path):
     if v.edit:
         v.edit(config)
         (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    if v.rename:
+    if v.rename or v.store:
         tensors = safetensors.torch.load_file(path / "model.safetensors")
-        tensors = {k.replace(*v.rename, 1): t for k, t in tensors.items()}
+        if v.store:
+            tensors = {k: v.store(k, t).contiguous() for k, t in tensors.items()}
+        if v.rename:
+            tensors = {k.replace(*v.rename, 1): t for k, t in tensors.items()}
         tensors |= v.extra() if v.extra else {}
         safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
 
 
 def make(name, v, root):
     # Renamed or foreign checkpoints are computed before they are finished.
-    readable = not v.rename
+    readable = not v.rename and not v.store
 
     def write(path, seed):
-        model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
+        start = getattr(v.kind, "from_config", None) or v.kind._from_config
+        model = start(v.config, attn_implementation="eager")
         randomize(model, seed)
         save(model, v, path)
         if readable:
             finish(v, path)
 
-    golden_models.make(root / name, LENGTHS, v.config.vocab_size,
+    golden_models.make(root / name, LENGTHS, v.config.get_text_config().vocab_size,
                        "token by token" if v.by_token else "whole prompt", write,
                        lambda path, prompt: case(v, path, prompt),
                        lambda path: None if readable else finish(v, path))

@@ -66,6 +66,14 @@ static const struct mx_family *const families[] = {
 	&mx_family_kimi_linear,
 	&mx_family_bailing_hybrid,
 	&mx_family_bailing_moe,
+	&mx_family_qwen2_vl,
+	&mx_family_qwen2_vl_text,
+	&mx_family_qwen2_5_vl,
+	&mx_family_qwen2_5_vl_text,
+	&mx_family_qwen3_vl,
+	&mx_family_qwen3_vl_text,
+	&mx_family_qwen3_vl_moe,
+	&mx_family_qwen3_vl_moe_text,
 	&mx_family_qwen3_next,
 	&mx_family_qwen3_5,
 	&mx_family_qwen3_5_text,
@@ -227,7 +235,8 @@ static mx_status choose_family(struct mx_plan_build *b)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	b->whole = b->config;
 	mx_status s = find_family(b, &scope);
-	if (!s && b->family->text_type)
+	if (!s && b->family->text_type &&
+	    (!b->family->layers || json_object_get(b->config, "text_config")))
 		s = enter_text(b);
 	return s ? s : resolve_aliases(b);
 }

@@ -31,6 +31,9 @@ extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_mi
 	mx_family_minimax_m1;
 extern const struct mx_family mx_family_olmo_hybrid, mx_family_bailing_hybrid,
 	mx_family_bailing_moe;
+extern const struct mx_family mx_family_qwen2_vl, mx_family_qwen2_vl_text, mx_family_qwen2_5_vl,
+	mx_family_qwen2_5_vl_text, mx_family_qwen3_vl, mx_family_qwen3_vl_text, mx_family_qwen3_vl_moe,
+	mx_family_qwen3_vl_moe_text;
 extern const struct mx_family mx_family_olmo, mx_family_gpt_bigcode, mx_family_nanochat,
 	mx_family_phi;
 extern const struct mx_family mx_family_rwkv7;

@@ -84,6 +84,8 @@ static mx_status read_type(const struct rope_source *src, const char **out)
 	/* earlier names of Phi-3 */
 	if (!strcmp(type, "su") || (!strcmp(type, "yarn") && mx_scope_get(&src->dict, "short_factor")))
 		type = "longrope";
+	if (!strcmp(type, "mrope") && src->b->family->three_positions)
+		type = "default";
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(type, known[i]) && (src->b->family->own || strcmp(type, "none")) &&
 		    (src->b->family->rope_by_type || strcmp(type, "proportional"))) {

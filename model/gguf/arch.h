@@ -153,6 +153,8 @@ extern const struct mx_gguf_rename mx_gguf_attention_names[], mx_gguf_feed_forwa
 	mx_gguf_norm_names[], mx_gguf_gemma_norms[], mx_gguf_expert_names[];
 /* Names of what experts have as DeepSeek's beside those: the correction, shared experts. */
 extern const struct mx_gguf_rename mx_gguf_deepseek_names[];
+/* Names outside the layers that mx_gguf_longrope reads. */
+extern const struct mx_gguf_rename mx_gguf_longrope_names[];
 
 /* True if some layer has this tensor: "attn_q.bias". */
 bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest);
@@ -164,12 +166,14 @@ void mx_gguf_experts(struct mx_gguf_maker *m);
 void mx_gguf_deepseek_experts(struct mx_gguf_maker *m);
 /* Sets layer_types: all layers have a window but each `pattern`-th, unless the file says it. */
 void mx_gguf_window_layers(struct mx_gguf_maker *m, int64_t pattern);
-/* Sets layer_types: words[0] for layers that have the tensor `marks`, words[1] for others. */
-void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *marks,
+/* Sets `key` to a list: words[0] for layers that have the tensor `marks`, words[1] for others. */
+void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *key, const char *marks,
                               const char *const words[2]);
 /* Returns ssm.inner_size over the number of heads. */
 int64_t mx_gguf_ssm_head_dim(struct mx_gguf_maker *m);
 /* Sets Granite's biases and multipliers. */
 void mx_gguf_granite(struct mx_gguf_maker *m);
+/* Sets the rope scaling of files that have rope_factors_long and rope_factors_short. */
+void mx_gguf_longrope(struct mx_gguf_maker *m);
 
 #endif

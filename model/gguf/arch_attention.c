@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Llama, Qwen, Gemma 1 to 3, gpt-oss, Granite. */
+/* Llama, Qwen, Gemma 1 to 3, gpt-oss, Granite, MiniCPM, EXAONE 3. */
+#include <math.h>
+
 #include "model/gguf/arch.h"
 
 static const struct mx_gguf_rename gpt_oss[] = {
@@ -104,6 +106,23 @@ static void gpt_oss_config(struct mx_gguf_maker *m)
 		json_object_set_new(rope, "truncate", json_false());
 }
 
+/* MiniCPM is Granite with scores scaled as usual. Files that do not say its multipliers are of
+ * early 2024. */
+static void minicpm_config(struct mx_gguf_maker *m)
+{
+	static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
+	const int64_t heads = mx_gguf_need_int(m, "attention.head_count");
+	const int64_t dim = heads > 0 ? mx_gguf_need_int(m, "embedding_length") / heads : 0;
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (!m->status && !mx_gguf_has(m, keys[i]))
+			mx_gguf_refuse(m, MX_E_UNSUPPORTED, "key '%s.%s' is missing: convert the model anew",
+			               m->arch->name, keys[i]);
+	mx_gguf_granite(m);
+	mx_gguf_set_float(m, "attention_multiplier",
+	                  1 / sqrt((double)mx_gguf_get_int(m, "attention.key_length", dim)));
+	mx_gguf_longrope(m);
+}
+
 const struct mx_gguf_arch mx_gguf_attention_archs[] = {
 	{"llama", "llama", .also = "mistral mixtral internlm3", MX_GGUF_MODEL, .renames = llama_names,
      .config = llama_config, .pairs = true},
@@ -111,6 +130,12 @@ const struct mx_gguf_arch mx_gguf_attention_archs[] = {
 	{"qwen2moe", "qwen2_moe", MX_GGUF_MODEL, .renames = expert_names, .config = qwen2_moe_config},
 	{"qwen3", "qwen3", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases},
 	{"qwen3moe", "qwen3_moe", MX_GGUF_MODEL, .renames = expert_names, .config = qwen3_moe_config},
+	{"qwen2vl", "qwen2", .also = "qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", MX_GGUF_MODEL,
+     .renames = dense_names},
+	{"qwen3vl", "qwen3", .also = "qwen3_vl qwen3_vl_text", MX_GGUF_MODEL, .renames = dense_names,
+     .config = mx_gguf_biases},
+	{"qwen3vlmoe", "qwen3_moe", .also = "qwen3_vl_moe qwen3_vl_moe_text", MX_GGUF_MODEL,
+     .renames = expert_names, .config = qwen3_moe_config},
 	{"gemma", "gemma", MX_GGUF_MODEL, .renames = dense_names, .config = gemma_config,
      .norms_hold_one = true},
 	{"gemma2", "gemma2", MX_GGUF_MODEL, .renames = gemma_names, .config = gemma2_config,
@@ -120,5 +145,10 @@ const struct mx_gguf_arch mx_gguf_attention_archs[] = {
 	{"gpt-oss", "gpt_oss", MX_GGUF_MODEL, .renames = gpt_oss_names, .config = gpt_oss_config},
 	{"granite", "granite", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_granite,
      .pairs = true},
+	{"minicpm", "granite", MX_GGUF_MODEL, .renames = dense_names, .outside = mx_gguf_longrope_names,
+     .config = minicpm_config, .pairs = true},
+	{"internlm2", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases,
+     .pairs = true},
+	{"exaone", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases},
 	{NULL},
 };

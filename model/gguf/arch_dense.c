@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Models of attention and dense feed-forwards that are not Llama, Qwen or Gemma. */
-#include <string.h>
-
 #include "model/gguf/arch.h"
 
 #define NAMES(...)                                                                                 \
@@ -18,12 +16,6 @@ static const struct mx_gguf_rename gate_up[] = {
 
 static const struct mx_gguf_rename phi3[] = {
 	{.from = "attn_qkv", .to = "self_attn.qkv_proj"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename phi3_outside[] = {
-	{.from = "rope_factors_long", .form = MX_GGUF_DROPPED},
-	{.from = "rope_factors_short", .form = MX_GGUF_DROPPED},
 	{NULL},
 };
 
@@ -58,35 +50,12 @@ static const struct mx_gguf_rename hunyuan[] = {
 	{NULL},
 };
 
-/* Appends rope_factors_* as a list. */
-static void longrope_factors(struct mx_gguf_maker *m, const char *tensor, json_t *rope,
-                             const char *key)
-{
-	const struct mx_gguf_tensor *t = mx_gguf_tensor(m->g, tensor);
-	json_t *list = json_array();
-	if (!t || t->type != MX_GGUF_TYPE_F32 || t->bytes > 4096)
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s: is missing or not a short tensor of F32", tensor);
-	for (size_t i = 0; !m->status && i < t->bytes / 4; i++) {
-		float f;
-		memcpy(&f, (const char *)t->data + 4 * i, 4);
-		json_array_append_new(list, json_real((double)f)); /* NaN: no value is added */
-	}
-	json_object_set_new(rope, key, list);
-}
-
 /* A window of 0 is none. */
 static void phi3_config(struct mx_gguf_maker *m)
 {
 	int64_t window = mx_gguf_get_int(m, "attention.sliding_window", 0);
 	mx_gguf_set(m, "sliding_window", window > 0 ? json_integer(window) : json_null());
-	mx_gguf_copy_int(m, "rope.scaling.original_context_length", "original_max_position_embeddings");
-	if (!mx_gguf_has_tensor(m, "rope_factors_long.weight"))
-		return;
-	json_t *rope = json_object();
-	json_object_set_new(rope, "rope_type", json_string("longrope"));
-	longrope_factors(m, "rope_factors_long.weight", rope, "long_factor");
-	longrope_factors(m, "rope_factors_short.weight", rope, "short_factor");
-	mx_gguf_set(m, "rope_scaling", rope);
+	mx_gguf_longrope(m);
 }
 
 /* The file's feed_forward_length is four times the width, whatever the tensors have. */
@@ -177,6 +146,18 @@ static void stablelm_config(struct mx_gguf_maker *m)
 	mx_gguf_copy_float(m, "attention.layer_norm_epsilon", "layer_norm_eps");
 }
 
+/* Of a model with images the converter puts the rows of q and k in another order, since its rope by
+ * sections has none of pairs. */
+static void glm4_config(struct mx_gguf_maker *m)
+{
+	if (mx_gguf_of_layer(m, "rope.dimension_sections", 0, 0) > 0)
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
+		               "%s.rope.dimension_sections: the text of GLM 4.1 V and GLM OCR is not "
+		               "supported",
+		               m->arch->name);
+	mx_gguf_biases(m);
+}
+
 static void nemotron_config(struct mx_gguf_maker *m)
 {
 	mx_gguf_biases(m);
@@ -204,12 +185,12 @@ static void mistral3_config(struct mx_gguf_maker *m)
 	.layers = "model.layers."
 
 const struct mx_gguf_arch mx_gguf_dense_archs[] = {
-	{"phi3", "phi3", MX_GGUF_MODEL, .renames = NAMES(phi3, gate_up), .outside = phi3_outside,
-     .config = phi3_config},
+	{"phi3", "phi3", MX_GGUF_MODEL, .renames = NAMES(phi3, gate_up),
+     .outside = mx_gguf_longrope_names, .config = phi3_config},
 	{"phi2", "phi", PHI2, .renames = NAMES(phi2), .config = phi2_config},
 	{"mistral3", "ministral3", .also = "mistral mistral3", MX_GGUF_MODEL,
      .renames = NAMES(mx_gguf_norm_names), .config = mistral3_config, .pairs = true},
-	{"glm4", "glm4", MX_GGUF_MODEL, .renames = NAMES(glm4, gate_up), .config = mx_gguf_biases},
+	{"glm4", "glm4", MX_GGUF_MODEL, .renames = NAMES(glm4, gate_up), .config = glm4_config},
 	{"smollm3", "smollm3", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names),
      .config = smollm3_config, .pairs = true},
 	{"olmo", "olmo", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names), .config = olmo_config,

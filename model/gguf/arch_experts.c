@@ -144,6 +144,28 @@ static void olmoe_config(struct mx_gguf_maker *m)
 	mx_gguf_set_bool(m, "norm_topk_prob", false);
 }
 
+/* Layers with a window have a theta of their own, and no scaling. */
+static void mellum_config(struct mx_gguf_maker *m)
+{
+	static const char *const words[] = {"sparse", "dense"};
+	json_t *full = json_object_get(m->out, "rope_scaling"), *ropes = json_object();
+	const double theta = mx_gguf_get_float(m, "rope.freq_base", 10000);
+	const double own = mx_gguf_get_float(m, "rope.freq_base_swa", theta);
+	mx_gguf_biases(m);
+	mx_gguf_experts(m);
+	mx_gguf_copy_int(m, "attention.sliding_window", "sliding_window");
+	mx_gguf_layers_by_tensor(m, "mlp_layer_types", "ffn_gate_inp.weight", words);
+	mx_gguf_window_layers(m, 4);
+	full = full ? json_copy(full) : json_pack("{s:s}", "rope_type", "default");
+	json_object_set_new(full, "rope_theta", json_real(theta));
+	json_object_set_new(ropes, "full_attention", full);
+	json_object_set_new(ropes, "sliding_attention",
+	                    json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", own));
+	json_object_del(m->out, "rope_scaling");
+	json_object_del(m->out, "rope_theta");
+	mx_gguf_set(m, "rope_parameters", ropes);
+}
+
 /* Experts and the shared one have the same width. */
 static void hunyuan_config(struct mx_gguf_maker *m)
 {
@@ -176,6 +198,8 @@ const struct mx_gguf_arch mx_gguf_expert_archs[] = {
 	{"hunyuan-moe", "hunyuan_v1_moe", MX_GGUF_MODEL, .renames = NAMES(hunyuan),
      .config = hunyuan_config},
 	{"dots1", "dots1", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names), .config = dots1_config},
+	{"mellum", "mellum", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names),
+     .config = mellum_config},
 	{"olmoe", "olmoe", MX_GGUF_MODEL, .renames = NAMES(mx_gguf_norm_names), .config = olmoe_config},
 	{NULL},
 };

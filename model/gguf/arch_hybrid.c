@@ -216,7 +216,7 @@ static void granite_hybrid_config(struct mx_gguf_maker *m)
 	static const char *const words[] = {"mamba", "attention"};
 	int64_t count = mx_gguf_get_int(m, "expert_count", 0);
 	mx_gguf_granite(m);
-	mx_gguf_layers_by_tensor(m, "ssm_in.weight", words);
+	mx_gguf_layers_by_tensor(m, "layer_types", "ssm_in.weight", words);
 	mx_gguf_set_bool(m, "gate_apart", true);
 	mx_gguf_set_bool(m, "mamba_conv_bias", mx_gguf_a_layer_has(m, "ssm_conv1d.bias"));
 	mx_gguf_set_bool(m, "mamba_proj_bias", mx_gguf_a_layer_has(m, "ssm_in.bias"));
@@ -299,7 +299,7 @@ static void nemotron_h_moe_config(struct mx_gguf_maker *m)
 static void lfm2_config(struct mx_gguf_maker *m)
 {
 	static const char *const words[] = {"conv", "full_attention"};
-	mx_gguf_layers_by_tensor(m, "shortconv.conv.weight", words);
+	mx_gguf_layers_by_tensor(m, "layer_types", "shortconv.conv.weight", words);
 	mx_gguf_set_bool(m, "block_auto_adjust_ff_dim", false); /* the length is the adjusted one */
 	mx_gguf_set_int(m, "conv_L_cache", mx_gguf_need_int(m, "shortconv.l_cache"));
 	mx_gguf_set_bool(m, "conv_bias", mx_gguf_a_layer_has(m, "shortconv.conv.bias"));

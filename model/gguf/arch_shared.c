@@ -60,6 +60,12 @@ const struct mx_gguf_rename mx_gguf_deepseek_names[] = {
 	{NULL},
 };
 
+const struct mx_gguf_rename mx_gguf_longrope_names[] = {
+	{.from = "rope_factors_long", .form = MX_GGUF_DROPPED},
+	{.from = "rope_factors_short", .form = MX_GGUF_DROPPED},
+	{NULL},
+};
+
 /* ---- keys ---- */
 
 bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest)
@@ -124,7 +130,7 @@ void mx_gguf_window_layers(struct mx_gguf_maker *m, int64_t pattern)
 	mx_gguf_set(m, "layer_types", types);
 }
 
-void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *marks,
+void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *key, const char *marks,
                               const char *const words[2])
 {
 	json_t *types = json_array();
@@ -133,7 +139,7 @@ void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *marks,
 		snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, marks);
 		json_array_append_new(types, json_string(words[!mx_gguf_has_tensor(m, name)]));
 	}
-	mx_gguf_set(m, "layer_types", types);
+	mx_gguf_set(m, key, types);
 }
 
 int64_t mx_gguf_ssm_head_dim(struct mx_gguf_maker *m)
@@ -154,4 +160,32 @@ void mx_gguf_granite(struct mx_gguf_maker *m)
 	mx_gguf_copy_float(m, "embedding_scale", "embedding_multiplier");
 	mx_gguf_copy_float(m, "residual_scale", "residual_multiplier");
 	mx_gguf_copy_float(m, "logit_scale", "logits_scaling");
+}
+
+/* Appends rope_factors_* as a list. */
+static void longrope_factors(struct mx_gguf_maker *m, const char *tensor, json_t *rope,
+                             const char *key)
+{
+	const struct mx_gguf_tensor *t = mx_gguf_tensor(m->g, tensor);
+	json_t *list = json_array();
+	if (!t || t->type != MX_GGUF_TYPE_F32 || t->bytes > 4096)
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s: is missing or not a short tensor of F32", tensor);
+	for (size_t i = 0; !m->status && i < t->bytes / 4; i++) {
+		float f;
+		memcpy(&f, (const char *)t->data + 4 * i, 4);
+		json_array_append_new(list, json_real((double)f)); /* NaN: no value is added */
+	}
+	json_object_set_new(rope, key, list);
+}
+
+void mx_gguf_longrope(struct mx_gguf_maker *m)
+{
+	mx_gguf_copy_int(m, "rope.scaling.original_context_length", "original_max_position_embeddings");
+	if (!mx_gguf_has_tensor(m, "rope_factors_long.weight"))
+		return;
+	json_t *rope = json_object();
+	json_object_set_new(rope, "rope_type", json_string("longrope"));
+	longrope_factors(m, "rope_factors_long.weight", rope, "long_factor");
+	longrope_factors(m, "rope_factors_short.weight", rope, "short_factor");
+	mx_gguf_set(m, "rope_scaling", rope);
 }

@@ -73,9 +73,15 @@ static void rope_scaling(struct mx_gguf_maker *m)
 		m->status = mx_gguf_text(m->g, key, &type, NULL, m->err);
 	bool linear = type.n == 6 && !memcmp(type.s, "linear", 6);
 	bool yarn = type.n == 4 && !memcmp(type.s, "yarn", 4);
-	if (!linear && !yarn && !(type.n == 4 && !memcmp(type.s, "none", 4)))
+	/* its factors are tensors, which architectures that have them read (mx_gguf_longrope) */
+	bool longrope =
+		type.n == 8 && !memcmp(type.s, "longrope", 8) && m->arch->outside == mx_gguf_longrope_names;
+	if (!linear && !yarn && !longrope && !(type.n == 4 && !memcmp(type.s, "none", 4)))
 		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s '%.*s' is none of linear, yarn", key,
 		               type.n < 40 ? (int)type.n : 40, type.s);
+	if (longrope && !mx_gguf_has_tensor(m, "rope_factors_long.weight"))
+		mx_gguf_refuse(m, MX_E_FORMAT,
+		               "rope_factors_long.weight: is missing, which %s 'longrope' needs", key);
 	if (yarn && mx_gguf_has(m, "rope.scaling.yarn_attn_factor"))
 		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "rope.scaling.yarn_attn_factor is not supported");
 	if ((linear || yarn) && factors)

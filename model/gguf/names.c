@@ -257,10 +257,14 @@ static mx_status join_kv_b(const struct namer *n, const struct mx_gguf_tensor *t
 	if (beside(n, t, "attn_k_b", "attn_kv_b"))
 		return MX_OK;
 	const struct mx_gguf_tensor *v = beside(n, t, "attn_k_b", "attn_v_b");
-	int64_t dim = 0, rope = 0;
+	int64_t dim = 0, rope = 0, heads = 0, v_dim = 0;
 	mx_status s = get_int(n, "attention.key_length_mla", &dim);
 	if (!s)
 		s = get_int(n, "rope.dimension_count", &rope);
+	if (!s)
+		s = get_int(n, "attention.head_count", &heads);
+	if (!s)
+		s = get_int(n, "attention.value_length_mla", &v_dim);
 	if (s)
 		return s;
 	if (!v)
@@ -273,6 +277,10 @@ static mx_status join_kv_b(const struct namer *n, const struct mx_gguf_tensor *t
 		           "v_head_dim, rank]");
 	if (rope < 1 || dim <= rope || dim - rope != (int64_t)t->shape[2])
 		return bad(n, t, "its columns are not attention.key_length_mla less rope.dimension_count");
+	if (heads != (int64_t)t->shape[0])
+		return bad(n, t, "its heads are not attention.head_count");
+	if (v_dim != (int64_t)v->shape[1])
+		return bad(n, v, "its rows are not attention.value_length_mla");
 	o.values = v;
 	o.shape[0] = t->shape[0] * (t->shape[2] + v->shape[1]);
 	o.shape[1] = t->shape[1];

@@ -3,6 +3,7 @@
 """The bundled attention model as a GGUF file in bf16: the same answers, to the bit, as from its safetensors; and
 what is refused."""
 import json
+import math
 import os
 import re
 import struct
@@ -33,7 +34,7 @@ def value(v):
     return struct.pack("<I", kind) + struct.pack(form, v)
 
 
-def write(path, pairs, tensors):
+def write(path, pairs, tensors, align=32):
     """tensors: (name, shape as in PyTorch, type, bytes)."""
     head, data = bytearray(), bytearray()
     for key, v in pairs.items():
@@ -41,10 +42,10 @@ def write(path, pairs, tensors):
     for name, shape, kind, raw in tensors:
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         head += struct.pack("<IQ", kind, len(data))
-        data += raw + bytes(-len(raw) % 32)
+        data += raw + bytes(-len(raw) % align)
     head[:0] = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs))
     with open(path, "wb") as f:
-        f.write(head + bytes(-len(head) % 32) + data)
+        f.write(head + bytes(-len(head) % align) + data)
 
 
 def permuted(raw, shape, heads):
@@ -77,7 +78,7 @@ def tensors(folder, config):
         yield name, e["shape"], kind, raw
 
 
-def convert(folder, path, instead=None, **changed):
+def convert(folder, path, instead=None, align=32, **changed):
     """Writes a checkpoint of the attention model's kind: with its own tensors, or `instead`."""
     def read(name):
         with open(os.path.join(folder, name), encoding="utf-8") as f:
@@ -99,7 +100,7 @@ def convert(folder, path, instead=None, **changed):
         "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.add_bos_token": True,
         "tokenizer.chat_template": names["chat_template"],
         "general.sampling.temp": 0.8, "general.sampling.top_p": 0.95, **changed}
-    write(path, pairs, instead or list(tensors(folder, config)))
+    write(path, pairs, instead or list(tensors(folder, config)), align)
 
 
 def answers(running, model):
@@ -130,6 +131,24 @@ def checked(*args):
     return r.returncode, r.stdout
 
 
+def test_vectors_are_as_the_file_says():
+    with tempfile.TemporaryDirectory() as folder:
+        models = {}
+        for name, kind in {"none": None, "mean": 1, "first": 2, "last": 3}.items():
+            models[name] = os.path.join(folder, name + ".gguf")
+            convert(ATTENTION, models[name], **({"llama.pooling_type": kind} if kind else {}))
+        running = Mixd(models=models)
+        try:
+            said = {m: running.post("/v1/embeddings", {"model": m, "input": "The old man looked"}) for m in models}
+        finally:
+            running.stop()
+        got = {m: body["data"][0]["embedding"] for m, (status, _, body) in said.items() if status == 200}
+        assert got.keys() == {"none", "mean", "last"}, said
+        assert got["none"] == got["last"] != got["mean"]
+        assert abs(sum(x * x for x in got["mean"]) - 1) < 1e-3
+        assert "llama.pooling_type 2 is neither the mean" in said["first"][2]["error"]["message"], said["first"]
+
+
 def test_rows_in_another_order_take_no_memory():
     """Rows that a file has in another order are copied before they are rounded; the copy is given back."""
     converted = []
@@ -144,6 +163,53 @@ def test_rows_in_another_order_take_no_memory():
             assert rc == 0, said
             converted.append(float(re.search(r"weights, converted +([0-9.]+) MiB", said)[1]))
     assert converted[0] == converted[1] > 0, converted
+
+
+def latent(path, bad=(), **changed):
+    """A layer of latent attention, whose ffn_gate has 2 bytes more than a multiple of 4. bad: tensors of which
+    element 7 is no number."""
+    width, heads, nope, rope, v, rank, inner, vocab = 32, 2, 8, 4, 8, 16, 33, 4096
+    shapes = {"token_embd": (vocab, width), "output": (vocab, width), "output_norm": (width,)}
+    shapes |= {"blk.0." + k: shape for k, shape in {
+        "attn_norm": (width,), "ffn_norm": (width,), "attn_q": (heads * (nope + rope), width),
+        "attn_kv_a_mqa": (rank + rope, width), "attn_kv_a_norm": (rank,), "attn_k_b": (heads, rank, nope),
+        "attn_output": (width, heads * v), "ffn_up": (inner, width), "ffn_down": (width, inner),
+        "ffn_gate": (inner, width), "attn_v_b": (heads, v, rank)}.items()}
+    listed = []
+    for name, shape in shapes.items():
+        values = [0.01 * (i % 13 - 6) for i in range(math.prod(shape))]
+        if name in bad:
+            values[7] = math.nan
+        raw = struct.pack(f"<{len(values)}f", *values)
+        kind = 0
+        if name.endswith("ffn_gate"):
+            kind, raw = 8, bytes(inner * 34)  # Q8_0
+        listed.append((name + ".weight", shape, kind, raw))
+    keys = {"block_count": 1, "context_length": 64, "embedding_length": width, "feed_forward_length": inner,
+            "attention.head_count": heads, "attention.head_count_kv": 1, "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.kv_lora_rank": rank, "attention.key_length_mla": nope + rope, "attention.value_length_mla": v,
+            "attention.key_length": rank + rope, "attention.value_length": rank, "rope.dimension_count": rope,
+            "rope.freq_base": 1e4}
+    convert(ATTENTION, path, listed, **{"general.architecture": "deepseek2"},
+            **{"deepseek2." + k: v for k, v in keys.items()}, **changed)
+
+
+def test_both_parts_of_a_matrix_are_read():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "m.gguf")
+        latent(path)
+        rc, said = checked(path, "--deep")
+        assert rc == 0 and "tensors are finite" in said, said
+        latent(path, bad=["blk.0.attn_v_b", "blk.0.attn_k_b"])
+        rc, said = checked(path, "--deep")
+        for words in ("tensor blk.0.attn_v_b.weight: 1 of 256 values not finite, the first at element 7",
+                      "tensor model.layers.0.self_attn.kv_b_proj.weight: 1 of 256 values", "2 tensors hold"):
+            assert rc == 1 and words in said, (words, said)
+        said = []
+        for pad in range(4):  # where the data begins at a multiple of 4, attn_v_b alone does not
+            latent(path, align=2, **{"general.alignment": 2, "general.name": pad * "x"})
+            said.append(checked(path)[1])
+        assert any("tensor 'blk.0.attn_v_b.weight' is not aligned to its 4-byte elements" in s for s in said), said
 
 
 def test_what_is_not_supported_is_named():

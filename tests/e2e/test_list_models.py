@@ -35,7 +35,8 @@ def test_every_golden_gguf_file_has_its_architecture_in_its_row():
     root = os.path.join(SRC, "tests/golden/models")
     names = [name for name in sorted(os.listdir(root)) if name.startswith("gguf-")]
     assert len(names) > 40
-    made_of = {"gguf-latent": "youtu", "gguf-mixed": "qwen3"}  # others have the name of a checkpoint
+    made_of = {"gguf-latent": "youtu", "gguf-mixed": "qwen3", "gguf-exaone": "llama-llama3",
+               "gguf-internlm2": "llama-linear", "gguf-minicpm": "granite"}  # others have the name of a checkpoint
     for name in names:
         with open(os.path.join(root, made_of.get(name, name[5:]), "config.json"), encoding="utf-8") as f:
             family = json.load(f).get("model_type")

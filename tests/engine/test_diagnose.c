@@ -17,7 +17,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/finite.h"
+#include "engine/finite.h"
+#include "model/gguf/gguf.h"
 #include "tests/engine/engine_util.h"
 
 enum { VOCAB = 320, CONTEXT = 128, BAD_TOKEN = 77 };
@@ -332,12 +333,97 @@ static void test_values_are_found(void **state)
 	}
 }
 
+/* Makes one scale of a tensor of the golden file gguf-latent, of Q8_0, a NaN in a copy of it. */
+static void poke_scale(const char *path, const char *tensor, size_t block)
+{
+	enum { MAX = 1 << 20, BYTES = 34 };
+	static unsigned char data[MAX];
+	static const uint16_t nan = 0x7e00;
+	char from[512];
+	const char *src = getenv("srcdir");
+	struct mx_gguf *g = NULL;
+	snprintf(from, sizeof from, "%s/tests/golden/models/gguf-latent/model.gguf", src ? src : ".");
+	FILE *f = fopen(from, "rbe");
+	assert_non_null(f);
+	const size_t n = fread(data, 1, MAX, f);
+	assert_true(n < MAX && fclose(f) == 0);
+	assert_int_equal(mx_gguf_parse(data, n, from, &g, NULL), MX_OK);
+	const struct mx_gguf_tensor *t = mx_gguf_tensor(g, tensor);
+	assert_true(t && t->type == MX_GGUF_TYPE_Q8_0 && block * BYTES < t->bytes);
+	memcpy(data + ((const unsigned char *)t->data - data) + block * BYTES, &nan, sizeof nan);
+	mx_gguf_close(g);
+	assert_non_null(f = fopen(path, "wbe"));
+	assert_int_equal(fwrite(data, 1, n, f), n);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* kv_b of latent attention, of which a GGUF file has two parts. */
+static void test_both_parts_of_a_matrix(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *tensor, *says;
+	} cases[] = {
+		{"blk.1.attn_v_b.weight",
+	     "layer 1 (mla): blk.1.attn_v_b.weight in model.gguf holds 32 values that are not finite, "
+	     "the first at element 96"},
+		{"blk.0.attn_k_b.weight",
+	     "layer 0 (mla): model.layers.0.self_attn.kv_b_proj.weight in model.gguf holds 32 values "
+	     "that are not finite, the first at element 96"},
+	};
+	struct mx_engine_config c = loaded_config();
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct loaded l;
+		char dir[64], path[80], cause[400];
+		make_dir(dir);
+		snprintf(path, sizeof path, "%s/model.gguf", dir);
+		poke_scale(path, cases[i].tensor, 3);
+		loaded_start(path, &c, &l);
+		fail_one(l.engine, 3, cause, sizeof cause);
+		assert_string_equal(cause, cases[i].says);
+		loaded_close(&l);
+		assert_int_equal(remove(path), 0);
+		assert_int_equal(remove(dir), 0);
+	}
+}
+
+/* Scales of blocks, of which each of a block's elements is one; and what is there for -exp(x). */
+static void test_values_of_gguf_are_found(void **state)
+{
+	(void)state;
+	enum { N = 8704, BLOCK = 34 }; /* Q8_0: f16, then 32 codes */
+	static unsigned char blocks[N / 32 * BLOCK];
+	static const uint16_t nan = 0x7e00, one = 0x3c00;
+	static const size_t at[] = {0, 5, 127, 128, N / 32 - 1};
+	size_t index = 0;
+	const struct mx_tensor q = {
+		.dtype = MX_QUANT, .format = MX_QUANT_Q8_0, .data = blocks, .bytes = sizeof blocks};
+	for (size_t i = 0; i < sizeof blocks; i++)
+		blocks[i] = i % BLOCK < 2 ? (unsigned char)(one >> 8 * (i % BLOCK)) : (unsigned char)i;
+	assert_int_equal(mx_tensor_count(&q), N);
+	assert_int_equal(mx_tensor_not_finite(&q, 0, N, &index), 0);
+	for (size_t k = 5; k-- > 0;) {
+		memcpy(blocks + at[k] * BLOCK, &nan, 2);
+		assert_int_equal(mx_tensor_not_finite(&q, 0, N, &index), 32 * (5 - k));
+		assert_int_equal(index, 32 * at[k]);
+		assert_int_equal(mx_tensor_not_finite(&q, 32 * at[k] + 3, 1, &index), 1);
+		assert_int_equal(mx_tensor_not_finite(&q, 0, 32 * at[k], &index), 0);
+	}
+	float a[] = {-1, -0.5f, 0, 2, -INFINITY};
+	const struct mx_tensor t = {.dtype = MX_F32, .data = a, .bytes = sizeof a, .minus_exp = true};
+	assert_int_equal(mx_tensor_not_finite(&t, 0, 3, &index), 0);
+	assert_int_equal(mx_tensor_not_finite(&t, 0, 5, &index), 2);
+	assert_int_equal(index, 3);
+}
+
 int main(void)
 {
 	mx_log_set_level(MX_LOG_ERROR);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_values_are_found),
+		cmocka_unit_test(test_values_of_gguf_are_found),
 		cmocka_unit_test(test_on_cpus),
+		cmocka_unit_test(test_both_parts_of_a_matrix),
 		cmocka_unit_test(test_a_second_cause_is_not_the_first),
 		cmocka_unit_test(test_a_draft_model_fails_nobody),
 		cmocka_unit_test(test_on_a_device),

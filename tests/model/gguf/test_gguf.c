@@ -251,6 +251,72 @@ static void what_is_not_known_is_named(void **state)
 	}
 }
 
+/* Begins a file of one layer with two heads, of `more` further keys. */
+static void put_small(struct mx_buf *b, const char *arch, uint32_t more)
+{
+	static const char *const keys[] = {"block_count", "embedding_length", "attention.head_count"};
+	static const uint32_t values[] = {1, 8, 2};
+	put_head(b, 1, 4 + more);
+	put_key_text(b, "general.architecture", arch);
+	for (uint32_t i = 0; i < 3; i++) {
+		char key[64];
+		snprintf(key, sizeof key, "%s.%s", arch, keys[i]);
+		put_key_int(b, key, values[i]);
+	}
+}
+
+static void put_small_tensor(struct mx_buf *b)
+{
+	put_tensor(b, "token_embd.weight", 8, 2, MX_GGUF_TYPE_F32, 0);
+	put_data(b, 64);
+}
+
+/* What a file leaves out or means otherwise is refused, since its numbers would be wrong. */
+static void what_would_be_wrong_is_refused(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	put_small(&b, "minicpm", 0);
+	put_small_tensor(&b);
+	make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+	           "key 'minicpm.embedding_scale' is missing: convert the model anew");
+	for (int sections = 0; sections < 2; sections++) {
+		put_small(&b, "glm4", 1);
+		put_key(&b, "glm4.rope.dimension_sections", MX_GGUF_ARRAY);
+		put_int(&b, MX_GGUF_I32, 4);
+		put_int(&b, 4, 8);
+		put_int(&b, sections ? 2 : 0, 4);
+		put_int(&b, 0, 8);
+		put_int(&b, 0, 4);
+		put_small_tensor(&b);
+		if (sections) {
+			make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+			           "glm4.rope.dimension_sections: the text");
+			break;
+		}
+		struct mx_gguf *g = parsed(&b);
+		struct mx_err err = {0};
+		char *text = NULL;
+		size_t n = 0;
+		if (mx_gguf_make(g, "config.json", &text, &n, &err))
+			fail_msg("%s", err.text);
+		free(text);
+		mx_gguf_close(g);
+		mx_buf_free(&b);
+	}
+	for (int i = 0; i < 2; i++) { /* only architectures that read its factors */
+		put_small(&b, i ? "llama" : "phi3", 1);
+		put_key_text(&b, i ? "llama.rope.scaling.type" : "phi3.rope.scaling.type", "longrope");
+		put_small_tensor(&b);
+		if (i) {
+			make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+			           "llama.rope.scaling.type 'longrope' is none of linear, yarn");
+		} else {
+			make_fails(&b, "config.json", MX_E_FORMAT, "rope_factors_long.weight: is missing");
+		}
+	}
+}
+
 /* Makes a file of Gemma 4 with two layers, of which the first has a window. */
 static void put_gemma4(struct mx_buf *b, uint32_t shared, uint32_t kv_heads, bool rope)
 {
@@ -401,7 +467,7 @@ static void experts_are_parted(void **state)
 /* What is changed of a sound file. */
 struct latent {
 	const char *without, *tensor; /* a key and a tensor that are left out */
-	uint32_t nope, scoring, rank_of_values;
+	uint32_t nope, scoring, rank_of_values, v, heads;
 	bool whole; /* attn_kv_b is there too */
 };
 
@@ -436,8 +502,9 @@ static void put_latent(struct mx_buf *b, const struct latent *l)
 	            {"expert_feed_forward_length", 8},
 	            {"expert_gating_func", 0}};
 	const size_t n_ints = sizeof ints / sizeof *ints;
-	const uint64_t keys[] = {l->nope ? l->nope : 3, 4, 2};
-	const uint64_t values[] = {l->rank_of_values ? l->rank_of_values : 4, 4, 2};
+	const uint64_t heads = l->heads ? l->heads : 2;
+	const uint64_t keys[] = {l->nope ? l->nope : 3, 4, heads};
+	const uint64_t values[] = {l->rank_of_values ? l->rank_of_values : 4, l->v ? l->v : 4, heads};
 	put_head(b, (l->tensor ? 2 : 3) + l->whole, 1 + n_ints - (l->without ? 1 : 0));
 	put_key_text(b, "general.architecture", "deepseek2");
 	for (size_t i = 0; i < n_ints; i++) {
@@ -495,6 +562,11 @@ static void the_parts_of_kv_b_are_one_tensor(void **state)
 	                "its columns are not attention.key_length_mla less rope.dimension_count", true);
 	names_of_latent(&(struct latent){.rank_of_values = 6},
 	                "it and attn_v_b are not [heads, rank, qk_nope_head_dim]", true);
+	/* 7 rows times 2 as the metadata has it, in heads of other sizes */
+	names_of_latent(&(struct latent){.heads = 1, .v = 11},
+	                "'blk.0.attn_k_b.weight': its heads are not attention.head_count", true);
+	names_of_latent(&(struct latent){.v = 8},
+	                "'blk.0.attn_v_b.weight': its rows are not attention.value_length_mla", true);
 }
 
 static void latent_attention_is_of_one_of_three_families(void **state)
@@ -540,6 +612,7 @@ int main(void)
 		cmocka_unit_test(damage_is_refused_with_its_place),
 		cmocka_unit_test(bad_tensors_are_refused),
 		cmocka_unit_test(what_is_not_known_is_named),
+		cmocka_unit_test(what_would_be_wrong_is_refused),
 		cmocka_unit_test(types_are_refused_by_name),
 		cmocka_unit_test(experts_are_parted),
 		cmocka_unit_test(the_parts_of_kv_b_are_one_tensor),
