@@ -177,8 +177,10 @@ static mx_status open_rank(const struct mx_model_engine *e, const struct mx_regi
 	    (out->model.page_bytes > m->page_bytes || out->model.slot_bytes > m->slot_bytes ||
 	     out->model.snapshot_bytes > m->snapshot_bytes ||
 	     out->model.private_bytes > m->private_bytes))
-		st = mx_fail(err, MX_E_INTERNAL, "rank %u has larger states than the first of its host",
-		             config->rank);
+		st = mx_fail_at(err, MX_E_UNSUPPORTED, "parallel",
+		                "rank %u has more heads than the first of its host, by which memory is "
+		                "planned: give each host another number of ranks",
+		                config->rank);
 	return st == MX_OK && !out->device->info.own_memory
 	           ? mx_load_reopen_cpu(&out->model, config, &out->device, err)
 	           : st;
