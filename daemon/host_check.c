@@ -105,13 +105,21 @@ static void print_host(FILE *out, const struct mx_memory_plan *mp, uint32_t rank
 	fprintf(out, ", %.1f MiB beside the mapped weights\n", mib(mp->total - mp->weights_mapped));
 }
 
+/* True if the ranks have equal parts of mixers and feed-forwards. */
+static bool is_even(const struct mx_memory_plan *mp)
+{
+	const struct mx_rank_share *first = mp->shares, *last = &mp->shares[mp->ranks - 1];
+	return first->mixers == last->mixers && first->mlps == last->mlps;
+}
+
 /* Prints what each of several ranks has. */
 static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 {
 	if (mp->ranks < 2)
 		return;
-	fprintf(out, "  %u ranks, each with    %8.1f MiB of weights, and %.1f MiB for copies of them\n",
-	        mp->ranks, mib(mp->rank_weights), mib(mp->rank_made));
+	fprintf(out, "  %u ranks, %s %8.1f MiB of weights, and %.1f MiB for copies of them\n",
+	        mp->ranks, is_even(mp) ? "each with   " : "at most with", mib(mp->rank_weights),
+	        mib(mp->rank_made));
 	fprintf(out, "    %u pages of %zu bytes", mp->page_bytes ? mp->n_pages : 0,
 	        mp->rank_page_bytes);
 	if (mp->slot_bytes)
@@ -136,11 +144,17 @@ static void print_layouts(FILE *out, const struct mx_config_model *m, uint32_t m
                           const struct mx_memory_plan *mp)
 {
 	if (mp->n_layouts)
-		fprintf(out, "  layouts of %u ranks, by what each reads for a token behind %u others\n",
+		fprintf(out,
+		        "  layouts of %u ranks, by what each reads at most for a token behind %u others\n",
 		        mp->ranks, max_context);
 	for (uint32_t i = 0; i < mp->n_layouts; i++) {
 		const struct mx_rank_layout *l = &mp->layouts[i];
 		const bool used = l->tensor == m->parallel.tensor && l->context == m->parallel.context;
+		if (l->refused[0]) {
+			fprintf(out, "    tensor %u, context %-4u not possible: %s\n", l->tensor, l->context,
+			        l->refused);
+			continue;
+		}
 		fprintf(out, "    tensor %u, context %-4u %8.1f MiB of matrices, %.1f MiB of states%s%s\n",
 		        l->tensor, l->context, mib(l->matrices), mib(l->states),
 		        i == mp->best_layout ? ": the least" : "", used ? " (configured)" : "");

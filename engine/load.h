@@ -104,8 +104,10 @@ struct mx_rank_share {
 /* One of the ways in which the ranks of a model could divide it. */
 struct mx_rank_layout {
 	uint32_t tensor, context;
-	size_t matrices; /* bytes that a rank multiplies with */
-	size_t states;   /* bytes of a rank's pages and slot for a sequence of max_context */
+	/* Of the rank with the most, in bytes: */
+	size_t matrices;   /* that it multiplies with */
+	size_t states;     /* pages and slot of a sequence of max_context */
+	char refused[200]; /* why the model cannot be divided so; "" = it can */
 };
 
 #define MX_MAX_LAYOUTS 12 /* ways to write MX_MAX_RANKS or less as a product */
@@ -150,9 +152,9 @@ struct mx_memory_plan {
 	/* [ranks] by mx_engine_plan only. Each multiplies with its own matrices; the embedding, and
 	 * what is not split, are mapped once. */
 	struct mx_rank_share shares[MX_MAX_RANKS];
-	/* [n_layouts] by mx_engine_plan only, with several ranks: the ways that the model allows for as
-	 * many, by falling tensor. A decode step reads matrices and states, so the best is that with
-	 * the least of both, and of equal ones the first, which exchanges less. */
+	/* [n_layouts] by mx_engine_plan only, with several ranks: the ways for as many, by falling
+	 * tensor. A decode step reads matrices and states, so the best of those that the model allows
+	 * is that with the least of both, and of equal ones the first, which exchanges less. */
 	struct mx_rank_layout layouts[MX_MAX_LAYOUTS];
 	uint32_t n_layouts, best_layout;
 };

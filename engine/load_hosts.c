@@ -68,8 +68,8 @@ static mx_status recv_from(const struct mx_engine_config *config, uint32_t host,
 static mx_status take(const struct mx_model *m, const struct numbers *n, struct mx_memory_plan *p,
                       struct mx_err *err)
 {
-	if (n->page_bytes != m->page_bytes || n->slot_bytes != m->slot_bytes ||
-	    n->snapshot_bytes != p->snapshot_bytes || n->page_tokens != p->page_tokens || !n->n_slots ||
+	if (n->page_bytes < m->page_bytes || n->slot_bytes < m->slot_bytes ||
+	    n->snapshot_bytes < p->snapshot_bytes || n->page_tokens != p->page_tokens || !n->n_slots ||
 	    (m->page_bytes && n->n_pages > SIZE_MAX / 2 / m->page_bytes))
 		return mx_fail(err, MX_E_INVALID,
 		               "the first host has pages of %llu bytes and slots of %llu, and this host "

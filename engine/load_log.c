@@ -65,8 +65,8 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 		mx_info("engine", "%s: %u hosts of %u ranks each", info->model, p->hosts,
 		        p->ranks / p->hosts);
 	if (p->ranks > 1)
-		mx_info("engine", "%s: %u ranks, each with %.1f MiB of weights", info->model, p->ranks,
-		        mib(p->rank_weights));
+		mx_info("engine", "%s: %u ranks, each with at most %.1f MiB of weights", info->model,
+		        p->ranks, mib(p->rank_weights));
 	char pages[64] = "no pages";
 	if (p->page_bytes)
 		snprintf(pages, sizeof pages, "%u pages of %u tokens in %.1f MiB", p->n_pages,

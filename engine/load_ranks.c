@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads a model that several devices compute together. The ranks' parts are of the same shapes, so
- * the plan of the first rank's memory is that of each: pages and slots have the same numbers
- * everywhere. Only biases of summands belong to the first rank alone. Devices with memory of their
- * own are filled at the same time, by a thread each; CPUs one after the other, by all threads.
+ * Loads a model that several devices compute together. Pages and slots have the same numbers
+ * everywhere, and no rank has more heads or channels than the first: so the plan of the first
+ * rank's memory is enough for each, and where all divide it is that of each. Only biases of
+ * summands belong to the first rank alone. Devices with memory of their own are filled at the same
+ * time, by a thread each; CPUs one after the other, by all threads.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -173,11 +174,13 @@ static mx_status open_rank(const struct mx_model_engine *e, const struct mx_regi
 	if (st == MX_OK)
 		st = mx_load_resolve(m->plan, m->checkpoint, mixers, config, out->device, &out->model, err);
 	if (st == MX_OK &&
-	    (out->model.page_bytes != m->page_bytes || out->model.slot_bytes != m->slot_bytes ||
-	     out->model.snapshot_bytes != m->snapshot_bytes ||
+	    (out->model.page_bytes > m->page_bytes || out->model.slot_bytes > m->slot_bytes ||
+	     out->model.snapshot_bytes > m->snapshot_bytes ||
 	     out->model.private_bytes > m->private_bytes))
-		st = mx_fail(err, MX_E_INTERNAL, "rank %u has states of another size than the first",
-		             config->rank);
+		st = mx_fail_at(err, MX_E_UNSUPPORTED, "parallel",
+		                "rank %u has more heads than the first of its host, by which memory is "
+		                "planned: give each host another number of ranks",
+		                config->rank);
 	return st == MX_OK && !out->device->info.own_memory
 	           ? mx_load_reopen_cpu(&out->model, config, &out->device, err)
 	           : st;

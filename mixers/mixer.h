@@ -58,6 +58,7 @@
 #include "device/comm.h"
 #include "device/device.h"
 #include "mixers/params.h"
+#include "mixers/share.h"
 
 #define MX_MIXER_ABI           2
 #define MX_MIXER_MODULE_SYMBOL "mx_mixer_module_v2"
@@ -150,19 +151,23 @@ static inline struct mx_weight_spec mx_weight_spec_rows(struct mx_weight_spec sp
 	return spec;
 }
 
-/* Returns a rank's share of the tensor that `whole` is the spec of without ranks. share: the same
- * spec, with the sizes of one rank's heads in its shape, or in its slice of rows. Ranks have equal
- * shares, one behind the other. */
-static inline struct mx_weight_spec
-mx_weight_spec_share(struct mx_weight_spec whole, const struct mx_weight_spec *share, uint32_t rank)
+/* Returns a rank's share of the tensor that `whole` is the spec of without ranks. own: the rank's
+ * heads (or channels, or groups) of the layer. share: the same spec, with the sizes of these heads
+ * in its shape, or in its slice of rows. */
+static inline struct mx_weight_spec mx_weight_spec_share(struct mx_weight_spec whole,
+                                                         const struct mx_weight_spec *share,
+                                                         struct mx_share own)
 {
 	if (whole.n_slices) {
-		whole.slices[0].n = share->slices[0].n;
-		whole.slices[0].first += rank * share->slices[0].n;
+		const uint64_t n = share->slices[0].n;
+		whole.slices[0].n = n;
+		whole.slices[0].first += n / own.n * own.first;
 		return whole;
 	}
-	for (uint32_t i = 0; i < whole.ndim; i++)
-		whole = mx_weight_spec_part(whole, i, rank * share->shape[i], share->shape[i]);
+	for (uint32_t i = 0; i < whole.ndim; i++) {
+		const uint64_t n = share->shape[i];
+		whole = mx_weight_spec_part(whole, i, n / own.n * own.first, n);
+	}
 	return whole;
 }
 

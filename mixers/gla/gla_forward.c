@@ -263,7 +263,7 @@ static mx_status normalise(struct mx_mixer *m, const struct gla_buffers *b, size
 	if (p->normalize)
 		gla_divide(m->common.device, n_rows, p->recur.heads, p->v_dim, b->y);
 	const struct mx_recur_norm_share share = {
-		.comm = m->comm, .groups = 1, .dim = norm.dim * p->ranks};
+		.comm = m->comm, .groups = 1, .dim = p->all_heads * p->v_dim};
 	const float *gate = b->streams[MX_RECUR_GATE];
 	const size_t ld_gate = p->streams[MX_RECUR_GATE].ld;
 	const size_t ld = (size_t)p->recur.heads * p->recur.v_dim;

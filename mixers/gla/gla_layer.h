@@ -95,7 +95,12 @@ enum gla_tensors_form {
 struct gla_params {
 	const struct gla_variant *variant;
 	enum gla_tensors_form form;
-	uint32_t rank, ranks; /* heads and streams below are those of this rank's share */
+	/* Heads and streams below are those of this rank's share, of all_heads. */
+	uint32_t ranks, all_heads;
+	/* Of the layer's units, which divide the heads of every kind: key heads with what belongs to
+	 * them. */
+	struct mx_share share;
+	uint32_t units;
 	struct mx_recur_spec recur;
 	/* Sizes of a head, as projected; with some feature maps those in `recur` are larger. */
 	uint32_t k_dim, v_dim;

@@ -148,30 +148,52 @@ static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
 		heads;
 }
 
-/* Channels are grouped in heads of 64, so that threads can share the work; else in one a rank. */
+/* Channels are grouped in heads of 64, so that threads can share the work; else in one a rank; or
+ * where that cannot be either, in heads of as many as divide them and give each rank one. */
 static void shape_channels(struct reader *r, const struct mx_layer_desc *layer,
                            struct gla_params *p)
 {
-	uint32_t n = expand(r, layer->width, "expand_ratio", 1);
-	uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
-	uint32_t heads = n % (64 * ranks) == 0 ? n / 64 : n % ranks == 0 ? ranks : 1;
-	p->v_dim = n / heads;
-	p->recur.heads = p->recur.v_heads = p->recur.a_heads = heads;
+	const uint32_t n = expand(r, layer->width, "expand_ratio", 1);
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	uint32_t dim = 64;
+	if (n % ranks == 0 && n % (64 * ranks))
+		dim = n / ranks;
+	else if (n < ranks)
+		dim = n;
+	while (n % dim || (n >= ranks && n / dim < ranks))
+		dim--;
+	p->v_dim = dim;
+	p->recur.heads = p->recur.v_heads = p->recur.a_heads = n / dim;
 }
 
-/* Takes the rank's share of the heads. */
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+	while (b) {
+		const uint32_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* Takes the rank's share of the heads: of those that share a key head all. */
 static void take_share(struct reader *r, const struct mx_layer_desc *layer, struct gla_params *p)
 {
 	uint32_t *const heads[] = {&p->recur.heads, &p->recur.q_heads, &p->recur.k_heads,
 	                           &p->recur.v_heads, &p->recur.a_heads};
+	uint32_t units = 0;
 	p->ranks = layer->ranks > 1 ? layer->ranks : 1;
-	p->rank = layer->rank;
-	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
-		if (*heads[i] % p->ranks)
-			REFUSE(r, MX_E_UNSUPPORTED, "%u heads cannot be split over %u ranks", *heads[i],
-			       p->ranks);
-		*heads[i] /= *heads[i] % p->ranks ? 1 : p->ranks;
-	}
+	p->all_heads = p->recur.heads;
+	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+		units = common_divisor(*heads[i], units);
+	units = units ? units : 1; /* none: the sizes are refused */
+	if (units < p->ranks)
+		REFUSE(r, MX_E_UNSUPPORTED, "%u heads cannot be split over %u ranks", units, p->ranks);
+	p->units = units;
+	p->share =
+		units < p->ranks ? (struct mx_share){0, units} : mx_share_of(units, layer->rank, p->ranks);
+	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+		*heads[i] = *heads[i] / units * p->share.n;
 }
 
 /* ---- q and k ---- */
@@ -430,8 +452,8 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 		read_streams(&r, &p);
 	if (r.status == MX_OK)
 		read_form(&r, &p);
-	const uint32_t gates = p.streams[MX_RECUR_A].n * p.ranks;
-	if (p.has_lower_bounds && gates != layer->width)
+	const uint32_t gates = p.streams[MX_RECUR_A].n / p.share.n * p.units;
+	if (r.status == MX_OK && p.has_lower_bounds && gates != layer->width)
 		REFUSE(&r, MX_E_UNSUPPORTED, "expand_ratio: %u gates cannot take use_lower_bound's %u",
 		       gates, layer->width);
 	if (r.status == MX_OK)

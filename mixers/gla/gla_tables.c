@@ -45,7 +45,7 @@ void gla_describe(const struct gla_params *p, struct mx_recur_layer *out)
 	            .eps = p->norm_eps,
 	            .gate = p->gate},
 		.share_groups = whole && p->ranks > 1 ? 1 : 0,
-		.share_dim = p->recur.heads * p->v_dim * p->ranks,
+		.share_dim = p->all_heads * p->v_dim,
 		.gate_scale = 1,
 		.by_turns = p->by_turns,
 	};
@@ -97,7 +97,7 @@ static double fixed_factor(enum gla_decay decay, const struct mx_layer_desc *lay
 static bool fill_fixed(const struct mx_layer_desc *layer, const struct gla_params *p,
                        struct mx_recur_tables *t)
 {
-	const uint32_t heads = p->recur.heads, first = p->rank * heads, all = p->ranks * heads;
+	const uint32_t heads = p->recur.heads, first = heads / p->share.n * p->share.first;
 	const uint32_t half = p->variant->rope ? p->k_dim / 2 : 0;
 
 	if (!alloc(&t->inv_freq, half + 1) || !alloc(&t->fixed_a, heads))
@@ -105,7 +105,7 @@ static bool fill_fixed(const struct mx_layer_desc *layer, const struct gla_param
 	for (uint32_t i = 0; i < half; i++)
 		t->inv_freq[i] = 1 / (float)pow(10000, (float)(2 * i) / (float)p->k_dim);
 	for (uint32_t h = 0; h < heads; h++)
-		t->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, first + h, all);
+		t->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, first + h, p->all_heads);
 	return true;
 }
 
@@ -161,7 +161,7 @@ static bool fill_decay(const struct mx_layer_desc *layer, const struct gla_param
 			break;
 		if (!alloc(&t->mul, n) || !alloc(&t->add, n))
 			return false;
-		lower_bounds(layer, w->lower_bounds + p->rank * n, n, t->mul, t->add);
+		lower_bounds(layer, w->lower_bounds + n / p->share.n * p->share.first, n, t->mul, t->add);
 		break;
 	}
 	return true;

@@ -178,6 +178,6 @@ mx_status gla_list_weights(const struct mx_layer_desc *layer, struct mx_weight_s
 	*out_n = gla_tensors(layer, &p, all);
 	gla_tensors(layer, &share, own);
 	for (size_t i = 0; i < *out_n; i++)
-		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, share.rank);
+		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, share.share);
 	return MX_OK;
 }

@@ -93,16 +93,16 @@ static mx_status read_modal(const struct mx_layer_desc *layer, struct hyena_para
 static mx_status take_share(const struct mx_layer_desc *layer, struct hyena_params *p,
                             struct mx_err *err)
 {
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, heads = p->heads;
-	const uint32_t dim = layer->width / heads; /* channels of a head */
-	if (layer->width % ranks || (heads % ranks && ranks % heads))
+	const uint32_t dim = layer->width / p->heads; /* channels of a head */
+	struct mx_group_share own;
+	if (!mx_share_of_groups(p->heads, dim, true, layer->rank, layer->ranks, &own))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "hyena: %u channels of %u heads cannot be split over %u ranks",
-		                     layer->width, heads, ranks);
-	p->channels = layer->width / ranks;
-	p->first = layer->rank * p->channels;
-	p->n_parts = heads % ranks ? 3 : 1;
-	p->heads = heads % ranks ? 1 : heads / ranks;
+		                     layer->width, p->heads, layer->ranks);
+	p->channels = own.members.n;
+	p->first = own.members.first;
+	p->n_parts = own.sharers > 1 ? 3 : 1;
+	p->heads = own.groups.n;
 	p->part_rows = 3 * p->channels / p->n_parts;
 	const uint32_t begin = 3 * (p->first - p->first % dim) + p->first % dim;
 	for (uint32_t i = 0; i < p->n_parts; i++)

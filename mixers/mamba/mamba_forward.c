@@ -23,7 +23,7 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	s.a = at, at = mx_round_up(at + rows * p->heads * sizeof(float), 64);
 	s.y = at, at = mx_round_up(at + rows * p->inner * sizeof(float), 64);
 	s.sums = at;
-	if (p->norm && p->sharers > 1)
+	if (p->norm && p->shared)
 		at = mx_round_up(at + rows * p->all_groups * sizeof(float), 64);
 	s.core = at, at += mx_recur_scratch_bytes(recur, threads);
 	s.bytes = at;
@@ -125,10 +125,10 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 		.comm = m->comm,
 		.group = p->first_group,
 		.groups = p->all_groups,
-		.dim = p->inner * p->sharers,
+		.dim = mamba_group_dim(p),
 	};
 	*out = r->y;
-	if (p->sharers > 1)
+	if (p->shared)
 		return mx_recur_norm_shared(m->kernels, d, &norm, &share, r->n_rows, r->z, p->inner, r->y,
 		                            p->inner, r->sums);
 	mx_recur_norm(m->kernels, d, &norm, r->n_rows, r->z, p->inner, r->y, p->inner);

@@ -10,7 +10,7 @@
 struct mamba_params {
 	uint32_t heads, head_dim, state_size, groups;
 	uint32_t all_heads, all_groups, first_head, first_group; /* the share in the layer */
-	uint32_t sharers;                                        /* ranks that have the same group */
+	bool shared;                                             /* ranks share groups */
 	uint32_t inner;                                          /* heads * head_dim */
 	uint32_t channels;    /* of the convolution: inner + 2 * groups * state_size */
 	uint32_t conv_kernel; /* taps */
@@ -41,6 +41,12 @@ struct mamba_weights {
 	float *b_dt;         /* [heads] all that is added to dt before it is multiplied */
 	float mul_z, mul_dt; /* multipliers of z and dt */
 };
+
+/* Returns the elements of a whole group of the layer's heads. */
+static inline uint32_t mamba_group_dim(const struct mamba_params *p)
+{
+	return p->all_heads / p->all_groups * p->head_dim;
+}
 
 /* Reads and checks the parameters, as probe does. The other entries of the table call it again
  * instead of keeping state. */

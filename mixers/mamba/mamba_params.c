@@ -37,19 +37,19 @@ static mx_status read_dims(const struct mx_params *in, struct mamba_params *p, s
 static mx_status take_share(const struct mx_layer_desc *layer, struct mamba_params *p,
                             struct mx_err *err)
 {
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, heads = p->heads,
-				   groups = p->groups;
-	if (heads % ranks || (groups % ranks && ranks % groups))
+	const uint32_t heads = p->heads, groups = p->groups;
+	struct mx_group_share own;
+	if (!mx_share_of_groups(groups, heads / groups, false, layer->rank, layer->ranks, &own))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "mamba: %u heads and %u groups cannot be split over %u ranks", heads,
-		                     groups, ranks);
+		                     "mamba: %u heads in %u groups cannot be split over %u ranks", heads,
+		                     groups, layer->ranks);
 	p->all_heads = heads;
 	p->all_groups = groups;
-	p->sharers = groups < ranks ? ranks / groups : 1;
-	p->heads = heads / ranks;
-	p->groups = groups < ranks ? 1 : groups / ranks;
-	p->first_head = layer->rank * p->heads;
-	p->first_group = (uint32_t)((uint64_t)layer->rank * groups / ranks);
+	p->shared = groups < layer->ranks;
+	p->heads = own.members.n;
+	p->groups = own.groups.n;
+	p->first_head = own.members.first;
+	p->first_group = own.groups.first;
 	p->inner = p->heads * p->head_dim;
 	p->channels = p->inner + 2 * p->groups * p->state_size;
 	return MX_OK;
@@ -357,8 +357,8 @@ void mamba_describe(const struct mx_layer_desc *layer, const struct mamba_params
 	            .gate = MX_RECUR_GATE_SILU,
 	            .gate_first = !p->norm_before_gate},
 		.share_group = p->first_group,
-		.share_groups = p->norm && p->sharers > 1 ? p->all_groups : 0,
-		.share_dim = p->inner * p->sharers,
+		.share_groups = p->norm && p->shared ? p->all_groups : 0,
+		.share_dim = mamba_group_dim(p),
 		.gate_scale = w->mul_z,
 	};
 }

@@ -55,15 +55,16 @@ mx_status mamba1_params_read(const struct mx_layer_desc *layer, struct mamba1_pa
 		status = mx_param_read_bool(in, "mamba1", "use_conv_bias", true, &p.conv_bias, err);
 	if (status == MX_OK)
 		status = read_norms(in, &p, err);
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
-	if (status == MX_OK && p.inner % ranks)
+	if (status == MX_OK && p.inner < layer->ranks)
 		status = mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                       "mamba1: %u channels cannot be split over %u ranks", p.inner, ranks);
+		                       "mamba1: %u channels cannot be split over %u ranks", p.inner,
+		                       layer->ranks);
 	if (status != MX_OK)
 		return status;
+	const struct mx_share own = mx_share_of_channels(p.inner, layer->rank, layer->ranks);
 	p.all_inner = p.inner;
-	p.inner /= ranks;
-	p.first = layer->rank * p.inner;
+	p.inner = own.n;
+	p.first = own.first;
 	p.out_bias = p.bias && !layer->rank;
 	*out = p;
 	return MX_OK;

@@ -47,12 +47,13 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct mla_params
 	p->all_heads = p->heads;
 	p->contexts = contexts;
 	p->context = layer->rank % contexts;
-	if (p->heads % ranks)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %u heads cannot be split over %u ranks",
-		                     p->heads, ranks);
-	p->out_heads = p->heads / ranks;
-	p->heads = p->out_heads * contexts;
-	p->first_head = layer->rank / contexts * p->heads;
+	if (contexts > 1 ? p->heads % ranks : p->heads < ranks)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %u heads cannot be split over %u ranks%s",
+		                     p->heads, ranks, contexts > 1 ? " that share pages" : "");
+	const struct mx_share own = mx_share_of(p->heads, layer->rank / contexts, ranks / contexts);
+	p->heads = own.n;
+	p->first_head = own.first;
+	p->out_heads = own.n / contexts;
 	p->first_out = p->context * p->out_heads;
 	return MX_OK;
 }

@@ -52,14 +52,16 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct rwkv_param
                             struct mx_err *err)
 {
 	const bool time = p->part == RWKV_TIME;
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, all = time ? p->heads : p->inner;
-	if (all % ranks)
+	const uint32_t all = time ? p->heads : p->inner;
+	if (all < layer->ranks)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     time ? "rwkv: %u heads cannot be split over %u ranks"
 		                          : "rwkv: intermediate_size %u cannot be split over %u ranks",
-		                     all, ranks);
-	p->heads /= time ? ranks : 1;
-	p->inner = time ? p->heads * p->dim : all / ranks;
+		                     all, layer->ranks);
+	p->share = time ? mx_share_of(all, layer->rank, layer->ranks)
+	                : mx_share_of_channels(all, layer->rank, layer->ranks);
+	p->heads = time ? p->share.n : p->heads;
+	p->inner = time ? p->heads * p->dim : p->share.n;
 	return MX_OK;
 }
 
@@ -176,7 +178,7 @@ mx_status rwkv_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 	*out_n = tensors(layer, &whole, all);
 	tensors(layer, &share, own);
 	for (size_t i = 0; i < *out_n; i++)
-		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, layer->rank);
+		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, share.share);
 	return MX_OK;
 }
 

@@ -13,7 +13,8 @@ enum rwkv_lora { RWKV_W, RWKV_A, RWKV_V, RWKV_G, RWKV_LORAS };
 struct rwkv_params {
 	enum rwkv_part part;
 	/* time mixing */
-	uint32_t heads, dim; /* the rank's heads; dim: of a head's keys and values */
+	uint32_t heads, dim;   /* the rank's heads; dim: of a head's keys and values */
+	struct mx_share share; /* which of the layer's heads, or of channel mixing's elements */
 	uint32_t rank[RWKV_LORAS];
 	bool value_residual; /* v is mixed with that of the model's first time mixing */
 	float norm_eps;      /* of the group norm */

@@ -14,15 +14,15 @@ mx_status shortconv_params_read(const struct mx_layer_desc *layer, struct shortc
 		                           &p.taps, err);
 	if (status == MX_OK)
 		status = mx_param_read_bool(in, "shortconv", "conv_bias", false, &p.bias, err);
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
-	if (status == MX_OK && layer->width % ranks)
+	const struct mx_share own = mx_share_of_channels(layer->width, layer->rank, layer->ranks);
+	if (status == MX_OK && layer->width < layer->ranks)
 		status = mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                       "shortconv: %u channels cannot be split over %u ranks", layer->width,
-		                       ranks);
+		                       layer->ranks);
 	if (status != MX_OK)
 		return status;
-	p.channels = layer->width / ranks;
-	p.first = layer->rank * p.channels;
+	p.channels = own.n;
+	p.first = own.first;
 	p.out_bias = p.bias && !layer->rank;
 	*out = p;
 	return MX_OK;

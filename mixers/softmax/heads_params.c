@@ -226,8 +226,11 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct attn_param
 	p->all_kv_heads = kv;
 	p->contexts = contexts;
 	p->context = layer->rank % contexts;
+	struct mx_group_share own;
+	const bool even = heads % ranks == 0 && (kv % groups == 0 || groups % kv == 0);
 	const bool splits =
-		heads % ranks == 0 && (kv % groups == 0 || (groups % kv == 0 && !p->per_head));
+		mx_share_of_groups(kv, heads / kv, false, layer->rank / contexts, groups, &own) &&
+		(even || contexts == 1) && (kv >= groups || !p->per_head);
 	if (!splits && contexts > 1)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: %u heads cannot be split over %u ranks, or %u key heads "
@@ -238,13 +241,17 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct attn_param
 		                     "attention: %u heads and %u key heads cannot be split over %u ranks",
 		                     heads, kv, ranks);
 	p->summed = p->qk_norm_whole && groups > 1;
-	p->sharers = (kv < groups ? groups / kv : 1) * contexts;
-	p->heads = heads / groups;
-	p->kv_heads = kv < groups ? 1 : kv / groups;
-	p->first_head = layer->rank / contexts * p->heads;
-	p->first_kv_head = (uint32_t)((uint64_t)(layer->rank / contexts) * kv / groups);
-	p->out_heads = heads / ranks;
-	p->first_out = layer->rank * p->out_heads;
+	if (p->summed && kv < groups && groups % kv) /* a key head would count more than another */
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: %u key heads with one norm cannot be split over %u ranks",
+		                     kv, ranks);
+	p->sharers = own.sharers * contexts;
+	p->heads = own.members.n;
+	p->kv_heads = own.groups.n;
+	p->first_head = own.members.first;
+	p->first_kv_head = own.groups.first;
+	p->out_heads = p->heads / contexts;
+	p->first_out = p->first_head + p->context * p->out_heads;
 	if (layer->rank)
 		p->o_bias = false; /* the first rank's summand has it */
 	return MX_OK;

@@ -160,6 +160,14 @@ def test_the_bundled_model():
     assert got == of_one_process(DEMO, 2)
 
 
+def test_uneven():
+    """Three hosts of the bundled model: their pages and slots have different sizes."""
+    with Cluster(n=3) as c:
+        got = answers(c.server)
+        c.stop()
+    assert got == of_one_process(DEMO, 3)
+
+
 def test_several_ranks_of_a_host():
     """Ranks of a host are summed first, so the bits are others; pages may be shared by them."""
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import test_gguf as gguf
-from harness import ATTENTION, BUILD, PATIENCE, Mixd, Thread, main
+from harness import ATTENTION, BUILD, DEMO, PATIENCE, Mixd, Thread, main
 from test_device import Modules
 from test_golden_api import with_tokenizer
 
@@ -68,13 +68,28 @@ def test_answers():
     with tempfile.TemporaryDirectory() as folder:
         path = with_tokenizer(MODEL, folder)
         one, tokens, _ = answers(path, "")
-        for keys in (", device: [cpu, cpu]", ", device: [cpu, cpu, cpu, cpu], parallel: { tensor: 4 }",
+        for keys in (", device: [cpu, cpu]", ", device: [cpu, cpu, cpu]", ", device: [cpu, cpu, cpu, cpu], parallel: { tensor: 4 }",
                      ", device: [cpu, cpu], parallel: { context: 2 }",
                      ", device: [cpu, cpu, cpu, cpu], parallel: { context: 2 }"):
             several, same, log = answers(path, keys)
             assert same == tokens
             assert max(abs(a - b) for a, b in zip(one, several)) < 1e-4
             assert f"{keys.count('cpu')} ranks" in log, log
+
+
+def test_uneven():
+    """The bundled models on numbers of ranks that do not divide their heads (5; 6, 8 and 2 key heads) or the width
+    of their feed-forwards. Their weights are bf16, to which products round."""
+    for path, ranks in (ATTENTION, 2), (DEMO, 3):
+        one, _, _ = answers(path, "")
+        several, _, _ = answers(path, f", device: [{', '.join(['cpu'] * ranks)}]")
+        assert max(abs(a - b) for a, b in zip(one, several)) < 0.2, list(zip(one, several))
+    rc, out, err = check(ATTENTION, ", device: [cpu, cpu]")
+    assert rc == 0, err
+    assert re.search(r"^  2 ranks, at most with +[\d.]+ MiB of weights", out, re.M), out
+    mixers = [float(x) for x in re.findall(r"^    rank \d +mixers ([\d.]+) MiB", out, re.M)]
+    assert len(mixers) == 2 and mixers[0] > mixers[1], out
+    assert re.search(r"^    tensor 1, context 2 +not possible: .*5 heads cannot be split over 2 ranks", out, re.M), out
 
 
 def test_the_head_is_split():
@@ -146,6 +161,8 @@ def test_quantised():
         one, _, _ = answers(path, ", max_context: 256")
         two, _, _ = answers(path, ", max_context: 256, device: [cpu, cpu]")
         assert max(abs(a - b) for a, b in zip(one, two)) < 0.05, list(zip(one, two))
+        three, _, _ = answers(path, ", max_context: 256, device: [cpu, cpu, cpu]")
+        assert max(abs(a - b) for a, b in zip(one, three)) < 0.05, list(zip(one, three))
         quantised(path, "Q4_K")
         rc, _, err = check(path, ", device: [cpu, cpu]")
         assert rc != 0 and "its 256 columns cannot be split into blocks of 256" in err, err
@@ -180,7 +197,7 @@ def test_refused():
     with tempfile.TemporaryDirectory() as folder:
         path = with_tokenizer(MODEL, folder)
         for keys, says in (
-                (", device: [cpu, cpu, cpu]", "cannot be split over 3 ranks"),
+                (", device: [cpu, cpu, cpu, cpu, cpu]", "cannot be split over 5 ranks"),
                 (", device: ['cuda:0', cuda]", "device: cuda is named twice: that is for tests of ranks"),
                 (", device: [cpu, cpu, cpu], parallel: { context: 3 }", "cannot be split over 3 ranks"),
                 (", device: [cpu, cpu, cpu], parallel: { context: 2 }",

@@ -159,40 +159,49 @@ static void test_contexts(void **state)
 static const struct {
 	const char *config;
 	uint32_t tensor, context;
+	uint32_t uneven; /* `tensor` of a further run, in which the ranks have different shares */
 } hybrids[] = {
 	{OWN "{\"mixer\":\"attention\"},{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\","
          "\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
          "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16},"
          "{\"mixer\":\"mamba\",\"num_heads\":8,\"head_dim\":8,\"state_size\":8,"
          "\"n_groups\":2}]}",
-     4, 1},
+     4, 1, 3},
 	{OWN "{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,"
          "\"qk_rope_head_dim\":8,\"v_head_dim\":8},{\"mixer\":\"shortconv\"},"
          "{\"mixer\":\"mamba1\"},{\"mixer\":\"gla\",\"variant\":\"hgrn\"}]}",
-     2, 1},
+     2, 1, 3},
 	{OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16},"
          "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16,\"first\":16,\"recent\":16,"
          "\"visits\":32,\"top_k\":8},"
          "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4,\"heads\":2}]}",
-     2, 1},
+     2, 1, 3},
 	{"{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":16,"
      "\"intermediate_size\":96,\"vocab_size\":500,\"max_position_embeddings\":256,"
      "\"decay_low_rank_dim\":16,\"gate_low_rank_dim\":16,\"a_low_rank_dim\":16,"
      "\"v_low_rank_dim\":16}",
-     4, 1},
+     4, 1, 3},
 	/* pages are shared, but not those of hyena and dci, which have other parts */
 	{OWN "{\"mixer\":\"attention\",\"sliding_window\":40},{\"mixer\":\"gla\",\"variant\":"
          "\"gated_deltanet\",\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
          "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16}]}",
-     2, 2},
+     2, 2, 0},
 	{OWN "{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,"
          "\"qk_rope_head_dim\":8,\"v_head_dim\":8},{\"mixer\":\"shortconv\"},"
          "{\"mixer\":\"attention\"}]}",
-     1, 4},
+     1, 4, 0},
 	{OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16},"
          "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16,\"first\":16,\"recent\":16,"
          "\"visits\":32,\"top_k\":8},{\"mixer\":\"attention\"}]}",
-     1, 2},
+     1, 2, 0},
+	/* all of the three share the pages; the recurrent layers have 2 + 1 + 1 heads */
+	{"{\"model_type\":\"mixd\",\"hidden_size\":96,\"num_attention_heads\":6,"
+     "\"num_key_value_heads\":1,\"intermediate_size\":96,\"vocab_size\":500,"
+     "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"mixd_layers\":["
+     "{\"mixer\":\"attention\"},{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\","
+     "\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
+     "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16}]}",
+     1, 3, 0},
 };
 
 /* Runs the job again in chunks, from the cache, preempted, with drafts and in company. */
@@ -223,32 +232,42 @@ static void same_bits(const char *path, struct mx_engine_config config, const st
 	loaded_close(&l);
 }
 
+/* Runs the job on tensor * context ranks and on one, and again with all that must not change it. */
+static void check_states(const char *path, uint32_t tensor, uint32_t context)
+{
+	struct mx_engine_config config = layout_of(tensor, context), one = config_of(1);
+	struct loaded l;
+	config.max_context = one.max_context = 256;
+	loaded_start(path, &config, &l);
+	struct outcome first = run_job(l.engine, whole_job(), 512);
+	loaded_close(&l);
+	config.threads++; /* the first rank has more than the others */
+	config.speculation = MX_SPECULATION_NGRAM;
+	config.draft_tokens = 6;
+	config.draft_tree = true;
+	same_bits(path, config, &first);
+	loaded_start(path, &one, &l);
+	struct outcome again = run_job(l.engine, whole_job(), 512);
+	for (uint32_t k = 1; k < N_PROMPT; k++) {
+		float error = fabsf(first.logprobs[k].logprob - again.logprobs[k].logprob);
+		if (!(error < TOLERANCE))
+			fail_msg("tensor %u, context %u, position %u: %g apart", tensor, context, k, error);
+	}
+	outcome_free(&again);
+	outcome_free(&first);
+	loaded_close(&l);
+}
+
 /* States are in slots, whose snapshots every rank saves, loads and resumes. */
 static void test_states(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++) {
-		struct mx_engine_config config = layout_of(hybrids[i].tensor, hybrids[i].context);
-		struct mx_engine_config one = config_of(1);
-		struct loaded l;
 		char own[64];
-		config.max_context = one.max_context = 256;
 		make_checkpoint(own, hybrids[i].config, MX_F32, 1);
-		loaded_start(own, &config, &l);
-		struct outcome first = run_job(l.engine, whole_job(), 512);
-		loaded_close(&l);
-		config.threads++; /* the first rank has more than the others */
-		config.speculation = MX_SPECULATION_NGRAM;
-		config.draft_tokens = 6;
-		config.draft_tree = true;
-		same_bits(own, config, &first);
-		loaded_start(own, &one, &l);
-		struct outcome again = run_job(l.engine, whole_job(), 512);
-		for (uint32_t k = 1; k < N_PROMPT; k++)
-			assert_true(fabsf(first.logprobs[k].logprob - again.logprobs[k].logprob) < TOLERANCE);
-		outcome_free(&again);
-		outcome_free(&first);
-		loaded_close(&l);
+		check_states(own, hybrids[i].tensor, hybrids[i].context);
+		if (hybrids[i].uneven)
+			check_states(own, hybrids[i].uneven, 1);
 		mx_random_model_remove(own);
 	}
 }
@@ -283,6 +302,8 @@ static void test_near_one_rank(void **state)
 	(void)state;
 	compare(config, 2, 1, TOLERANCE);
 	compare(config, 8, 1, TOLERANCE);
+	compare(config, 3, 1, TOLERANCE); /* 4 heads, and 2 + 2 of the other key head */
+	compare(config, 5, 1, TOLERANCE); /* 2 + 2, and 2 + 1 + 1 */
 	compare(config, 1, 2, TOLERANCE);
 	compare(config, 1, 4, TOLERANCE);
 	compare(config, 2, 2, TOLERANCE);
@@ -296,6 +317,7 @@ static void test_near_one_rank(void **state)
 	/* activations are rounded to 8 bits, and by another rank's share of a row */
 	config.weight_bits = 8;
 	compare(config, 2, 1, 0.1);
+	compare(config, 3, 1, 0.1);
 	compare(config, 1, 2, 0.1);
 	config.weight_bits = 4;
 	compare(config, 2, 1, 0.1);
@@ -355,6 +377,33 @@ static void test_plan(void **state)
 	assert_int_equal(a->logits + b->logits, VOCAB * 128 * 4);
 	assert_int_equal(a->experts + a->n_experts, 0);
 	assert_true(q.total < p.total + (64 << 20));
+	loaded_close(&l);
+}
+
+/* What does not divide: no rank has more than the first, and together they have it all. */
+static void test_plan_uneven(void **state)
+{
+	struct mx_engine_config one = config_of(1), config = config_of(3);
+	struct mx_memory_plan p, q;
+	struct mx_err err = {0};
+	struct loaded l;
+	(void)state;
+	loaded_open(dir, &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &q, &err), MX_OK);
+	/* of two layers: q and o of 4, 2 and 2 heads of 16, k and v of a key head each */
+	assert_int_equal(q.shares[0].mixers, 2 * (2 * 64 + 2 * 16) * 128 * 4);
+	for (uint32_t r = 1; r < 3; r++)
+		assert_int_equal(q.shares[r].mixers, 2 * (2 * 32 + 2 * 16) * 128 * 4);
+	/* 256 elements in blocks of 32: 3, 3 and 2 */
+	assert_int_equal(q.shares[0].mlps, 2 * 3 * 128 * 96 * 4);
+	assert_int_equal(q.shares[1].mlps, 2 * 3 * 128 * 96 * 4);
+	assert_int_equal(q.shares[2].mlps, 2 * 3 * 128 * 64 * 4);
+	assert_int_equal(q.rank_page_bytes * 2, p.page_bytes);
+	assert_int_equal(q.n_layouts, 2);
+	assert_int_equal(q.best_layout, 0);
+	assert_string_equal(q.layouts[0].refused, "");
+	assert_non_null(strstr(q.layouts[1].refused, "8 heads cannot be split over 3 ranks"));
 	loaded_close(&l);
 }
 
@@ -450,9 +499,9 @@ static void refuse(const char *text, struct mx_engine_config config, const char 
 
 static void test_refused(void **state)
 {
-	struct mx_engine_config config = config_of(3);
+	struct mx_engine_config config = config_of(16);
 	(void)state;
-	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 3 ranks");
+	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 16 ranks");
 	config = layout_of(1, 16);
 	refuse(NULL, config, "layer 0",
 	       "8 heads cannot be split over 16 ranks, or 2 key heads over 1 groups of them");
@@ -461,11 +510,12 @@ static void test_refused(void **state)
 	       "parallel.context", "pages of the mixer dci are not spread over ranks: use tensor");
 	refuse(OWN "{\"mixer\":\"shortconv\"}]}", config, "parallel.context",
 	       "no keys and values that could be spread: use tensor");
-	config = config_of(2);
+	config = config_of(5); /* one group has a rank, and two have two each */
 	refuse("{\"model_type\":\"mamba2\",\"vocab_size\":64,\"hidden_size\":32,"
-	       "\"num_hidden_layers\":1,\"num_heads\":6,\"head_dim\":16,\"state_size\":16,"
+	       "\"num_hidden_layers\":1,\"num_heads\":3,\"head_dim\":32,\"state_size\":16,"
 	       "\"n_groups\":3,\"expand\":3,\"conv_kernel\":4,\"tie_word_embeddings\":false}",
-	       config, "layer 0", "6 heads and 3 groups cannot be split over 2 ranks");
+	       config, "layer 0", "3 heads in 3 groups cannot be split over 5 ranks");
+	config = config_of(2);
 	refuse("{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":64,"
 	       "\"intermediate_size\":96,\"vocab_size\":64,\"max_position_embeddings\":256}",
 	       config, "layer 0", "1 heads cannot be split over 2 ranks");
@@ -522,11 +572,12 @@ static void test_lost_rank(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_contexts),
-		cmocka_unit_test(test_states),        cmocka_unit_test(test_near_one_rank),
-		cmocka_unit_test(test_pooling),       cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_plan_contexts), cmocka_unit_test(test_layouts),
-		cmocka_unit_test(test_refused),       cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_contexts),
+		cmocka_unit_test(test_states),      cmocka_unit_test(test_near_one_rank),
+		cmocka_unit_test(test_pooling),     cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_plan_uneven), cmocka_unit_test(test_plan_contexts),
+		cmocka_unit_test(test_layouts),     cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_lost_rank),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -432,8 +432,9 @@ static void test_refused(void **state)
 	struct mx_engine_config c = config_of(2);
 	(void)state;
 	c.tensor = 3;
-	refuse(F32, c, MX_E_UNSUPPORTED, "layer 0",
-	       "4 heads and 2 key heads cannot be split over 3 ranks");
+	refuse(F32, c, MX_E_UNSUPPORTED, "parallel",
+	       "layer 0: the mixer attention has heads or channels that cannot be split evenly over 3 "
+	       "ranks, as GPUs need it");
 	c = config_of(4);
 	refuse(UNEVEN, c, MX_E_UNSUPPORTED, "parallel.tensor",
 	       "layer 0 has a number of experts that is");
