@@ -150,6 +150,7 @@ static const struct mx_config_key cluster_keys[] = {
 	{"hosts", K_UINT, offsetof(struct mx_config, cluster.hosts), .min = 1, .max = MX_MAX_HOSTS},
 	{"listen", K_STRING, offsetof(struct mx_config, cluster.listen), .min = 0},
 	{"secret", K_STRING, offsetof(struct mx_config, cluster.secret), .automatic = true},
+	{"tls", K_BOOL, offsetof(struct mx_config, cluster.tls), .min = 0},
 	{"join_s", K_NUMBER, offsetof(struct mx_config, cluster.join_s), .min = 1, .max = 86400},
 	{0}};
 
@@ -477,7 +478,8 @@ static void set_defaults(struct mx_config *c)
 	c->shutdown.drain_s = 30;
 	c->metrics.vllm_names = true;
 	c->admin.socket = MX_CONFIG_SOCKET_AUTO;
-	c->cluster = (struct mx_config_cluster){.hosts = 1, .listen = "127.0.0.1:7411", .join_s = 600};
+	c->cluster = (struct mx_config_cluster){
+		.hosts = 1, .listen = "127.0.0.1:7411", .tls = true, .join_s = 600};
 }
 
 /* Checks what is said of hosts. */

@@ -91,6 +91,7 @@ struct mx_config_cluster {
 	uint64_t hosts;     /* 1 = only this one */
 	const char *listen; /* where host 0 waits for the others */
 	const char *secret; /* a file, made absolute; NULL = none */
+	bool tls;           /* what they say to each other is encrypted */
 	double join_s;      /* how long hosts wait for each other */
 };
 

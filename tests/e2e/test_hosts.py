@@ -17,6 +17,8 @@ import time
 from harness import BUILD, DEMO, PATIENCE, Mixd, Process, Skip, Thread, free_ports, main
 from test_golden_api import with_tokenizer
 
+TLS = "+tls" in subprocess.run([os.path.join(BUILD, "mixd"), "--version"], capture_output=True, text=True,
+                              check=True).stdout
 NOTICED_S = 5  # how soon a lost host is to be noticed
 MODULES = {"MIXD_MODULE_PATH": os.path.join(BUILD, "mixers/.libs")}
 
@@ -50,14 +52,14 @@ class Worker(Process):
 class Cluster:
     """Hosts of one model: server is the first, workers are the others."""
 
-    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, ip="127.0.0.1", within=(), **more):
-        """within: a command that runs the workers."""
+    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, ip="127.0.0.1", within=(), tls=TLS, **more):
+        """within: a command that runs the workers; tls: whether what they say is encrypted."""
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_ports(1)[0]
         self.address, self.within = f"{ip}:{self.port}", within
         self.secret = self.write("secret", "a secret of the tests\n")
         self.top = (f"cluster: {{ hosts: {n}, listen: '{self.address}', secret: {self.secret}, "
-                    f"join_s: {join_s} }}\n")
+                    f"tls: {str(tls).lower()}, join_s: {join_s} }}\n")
         self.keys = f", device: [{', '.join(['cpu'] * devices)}], threads: {devices}{keys}"
         self.path, self.n = path, n
         self.scheduler = {"max_sequences": 8}
@@ -160,6 +162,13 @@ def test_the_bundled_model():
     assert got == of_one_process(DEMO, 2)
 
 
+def test_without_encryption():
+    with Cluster(tls=False) as c:
+        got = answers(c.server)
+        c.stop()
+    assert got == of_one_process(DEMO, 2)
+
+
 def test_several_ranks_of_a_host():
     """Ranks of a host are summed first, so the bits are others; pages may be shared by them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -194,6 +203,9 @@ def test_strangers():
             assert 'the hosts differ: "max_context: 0" on host 0, "max_context: 512" on host 1' in log, log
             log = refused(c, join, config=c.config("c.yaml", c.top.replace("hosts: 2", "hosts: 3")))
             assert "it is one of 3 hosts, and this one of 2" in log, log
+            if TLS:
+                log = refused(c, join, config=c.config("d.yaml", c.top.replace("tls: true", "tls: false")))
+                assert "it wants TLS, and this host does not (cluster.tls)" in log, log
             draw = random.Random(7)
             for data in b"", b"GET / HTTP/1.1\r\n\r\n", draw.randbytes(128), b"mixdhost" + draw.randbytes(120), \
                     b"mixdhost\1\0\0\0" + bytes(116), draw.randbytes(5000):
@@ -206,6 +218,7 @@ def test_strangers():
             silent.close()
             log = c.server.errors()
             assert "is refused: its secret is another one" in log and "it is no mixd" in log, log
+            assert not TLS or "is refused: it does not want TLS, and this host does (cluster.tls)" in log, log
             assert answers(c.server)
             c.stop()
         finally:
@@ -409,7 +422,7 @@ def test_check():
     with tempfile.NamedTemporaryFile("w") as f:
         f.write("0123456789abcdef")
         f.flush()
-        cluster = f"cluster: {{ hosts: 2, secret: {f.name} }}"
+        cluster = f"cluster: {{ hosts: 2, secret: {f.name}, tls: {str(TLS).lower()} }}"
         rc, out, err = check(cluster)
         assert rc == 0, err
         assert re.search(r"^    host 1: rank 1, [\d.]+ MiB beside the mapped weights\n    rank 1   mixers ", out, re.M), out
