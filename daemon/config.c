@@ -498,6 +498,36 @@ static mx_status check_cluster(struct mx_config_reader *p, const yaml_node_t *ro
 	return MX_OK;
 }
 
+uint64_t mx_config_gpus(const struct mx_config_model *m)
+{
+	uint64_t gpus = 0;
+	for (size_t i = 0; m->device.n > 1 && i < m->device.n; i++) {
+		enum mx_device_kind kind;
+		int number;
+		if (mx_device_parse(m->device.items[i], &kind, &number) && kind == MX_DEVICE_CUDA)
+			gpus |= 1ull << number % 64;
+	}
+	return gpus;
+}
+
+/* Fails if two models that several GPUs compute share one. */
+static mx_status check_gpus(struct mx_config_reader *p, const yaml_node_t *root)
+{
+	const struct mx_config *c = config_of(p);
+	for (size_t i = 0; i < c->n_models; i++)
+		for (size_t k = 0; k < i; k++) {
+			const uint64_t both = mx_config_gpus(&c->models[i]) & mx_config_gpus(&c->models[k]);
+			if (both)
+				return mx_config_fail(
+					p, root,
+					"models %.60s and %.60s are both on several GPUs, with cuda:%d in common, "
+					"where each could wait for the other until both are lost: give them GPUs of "
+					"their own, or one of them a single GPU",
+					c->models[k].name, c->models[i].name, __builtin_ctzll(both));
+		}
+	return MX_OK;
+}
+
 /* Checks that concern more than one key. */
 static mx_status check_whole(struct mx_config_reader *p, const yaml_node_t *root)
 {
@@ -548,6 +578,8 @@ static mx_status read_root(struct mx_config_reader *p, const yaml_node_t *root)
 		st = check_whole(p, root);
 	if (st == MX_OK)
 		st = check_cluster(p, root);
+	if (st == MX_OK)
+		st = check_gpus(p, root);
 	return st;
 }
 
