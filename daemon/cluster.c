@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/hosts/tcp.h"
+#include "device/hosts/tls.h"
 
 #define LEAST_SECRET 16
 #define MOST_SECRET  4096
@@ -52,7 +53,16 @@ mx_status mx_cluster_check(const struct mx_config *config, struct mx_err *err)
 {
 	uint8_t secret[MOST_SECRET];
 	size_t n;
-	return config->cluster.hosts > 1 ? read_secret(config->cluster.secret, secret, &n, err) : MX_OK;
+	if (config->cluster.hosts < 2)
+		return MX_OK;
+	if (config->cluster.tls && !mx_hosts_have_tls())
+		return mx_fail_at(
+			err, MX_E_UNSUPPORTED, "cluster.tls",
+			"mixd was built without TLS: libgnutls28-dev was missing; false = nothing "
+			"is encrypted");
+	mx_status st = read_secret(config->cluster.secret, secret, &n, err);
+	explicit_bzero(secret, sizeof secret);
+	return st;
 }
 
 mx_status mx_cluster_open(const struct mx_config *config, const struct mx_launch *launch,
@@ -84,6 +94,7 @@ mx_status mx_cluster_connect(struct mx_cluster *c, const char *terms, struct mx_
 		.version = PACKAGE_VERSION,
 		.secret = c->secret,
 		.secret_bytes = c->secret_bytes,
+		.tls = c->config->tls,
 		.terms = terms,
 		.wanted = c->launch->number,
 		.patience_ns = (uint64_t)(c->config->join_s * 1e9),

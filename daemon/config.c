@@ -150,6 +150,7 @@ static const struct mx_config_key cluster_keys[] = {
 	{"hosts", K_UINT, offsetof(struct mx_config, cluster.hosts), .min = 1, .max = MX_MAX_HOSTS},
 	{"listen", K_STRING, offsetof(struct mx_config, cluster.listen), .min = 0},
 	{"secret", K_STRING, offsetof(struct mx_config, cluster.secret), .automatic = true},
+	{"tls", K_BOOL, offsetof(struct mx_config, cluster.tls), .min = 0},
 	{"join_s", K_NUMBER, offsetof(struct mx_config, cluster.join_s), .min = 1, .max = 86400},
 	{0}};
 
@@ -477,7 +478,8 @@ static void set_defaults(struct mx_config *c)
 	c->shutdown.drain_s = 30;
 	c->metrics.vllm_names = true;
 	c->admin.socket = MX_CONFIG_SOCKET_AUTO;
-	c->cluster = (struct mx_config_cluster){.hosts = 1, .listen = "127.0.0.1:7411", .join_s = 600};
+	c->cluster = (struct mx_config_cluster){
+		.hosts = 1, .listen = "127.0.0.1:7411", .tls = true, .join_s = 600};
 }
 
 /* Checks what is said of hosts. */
@@ -493,6 +495,36 @@ static mx_status check_cluster(struct mx_config_reader *p, const yaml_node_t *ro
 		return mx_config_fail(p, root, "cluster.secret: several hosts need a file with a secret");
 	if (c->n_models > 1)
 		return mx_config_fail(p, root, "cluster.hosts: several hosts serve one model, so far");
+	return MX_OK;
+}
+
+uint64_t mx_config_gpus(const struct mx_config_model *m)
+{
+	uint64_t gpus = 0;
+	for (size_t i = 0; m->device.n > 1 && i < m->device.n; i++) {
+		enum mx_device_kind kind;
+		int number;
+		if (mx_device_parse(m->device.items[i], &kind, &number) && kind == MX_DEVICE_CUDA)
+			gpus |= 1ull << number % 64;
+	}
+	return gpus;
+}
+
+/* Fails if two models that several GPUs compute share one. */
+static mx_status check_gpus(struct mx_config_reader *p, const yaml_node_t *root)
+{
+	const struct mx_config *c = config_of(p);
+	for (size_t i = 0; i < c->n_models; i++)
+		for (size_t k = 0; k < i; k++) {
+			const uint64_t both = mx_config_gpus(&c->models[i]) & mx_config_gpus(&c->models[k]);
+			if (both)
+				return mx_config_fail(
+					p, root,
+					"models %.60s and %.60s are both on several GPUs, with cuda:%d in common, "
+					"where each could wait for the other until both are lost: give them GPUs of "
+					"their own, or one of them a single GPU",
+					c->models[k].name, c->models[i].name, __builtin_ctzll(both));
+		}
 	return MX_OK;
 }
 
@@ -546,6 +578,8 @@ static mx_status read_root(struct mx_config_reader *p, const yaml_node_t *root)
 		st = check_whole(p, root);
 	if (st == MX_OK)
 		st = check_cluster(p, root);
+	if (st == MX_OK)
+		st = check_gpus(p, root);
 	return st;
 }
 

@@ -91,6 +91,7 @@ struct mx_config_cluster {
 	uint64_t hosts;     /* 1 = only this one */
 	const char *listen; /* where host 0 waits for the others */
 	const char *secret; /* a file, made absolute; NULL = none */
+	bool tls;           /* what they say to each other is encrypted */
 	double join_s;      /* how long hosts wait for each other */
 };
 
@@ -177,6 +178,10 @@ void mx_config_compare(const struct mx_config *a, const struct mx_config *b, boo
                        struct mx_buf *out);
 /* Returns the model of that name, or NULL. */
 const struct mx_config_model *mx_config_find(const struct mx_config *c, const char *name);
+/* Returns the GPUs of a model that several compute, as bits: bit N % 64 is cuda:N; of any other
+ * model 0. Two such models must not share a GPU: a kernel of one that waits there for its peers
+ * would keep out the kernel that the other's peers wait for. */
+uint64_t mx_config_gpus(const struct mx_config_model *m);
 /* True if the two differ in nothing but aliases and their places in the files. */
 bool mx_config_same_model(const struct mx_config_model *a, const struct mx_config_model *b);
 

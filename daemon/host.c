@@ -16,7 +16,8 @@
 struct entry {
 	struct mx_hosted hosted;
 	struct mx_host *host;
-	bool fresh; /* it is not listed yet */
+	bool fresh;    /* it is not listed yet */
+	uint64_t gpus; /* of mx_config_gpus */
 	pthread_t thread;
 	bool thread_started;
 	struct entry *next; /* of the retired ones */
@@ -84,6 +85,7 @@ static struct entry *new_entry(struct mx_host *h, const struct mx_config_model *
 		return NULL;
 	e->host = h;
 	e->fresh = true;
+	e->gpus = mx_config_gpus(settings);
 	e->hosted.settings = settings;
 	e->hosted.scheduler = h->scheduler;
 	e->hosted.kv_events = &h->kv_events;
@@ -376,6 +378,34 @@ static mx_status make_entries(struct mx_host *h, const struct mx_config *from,
 	return MX_OK;
 }
 
+/* Fails if a new model would share one of its several GPUs with an old one that has several, and
+ * may have requests still (mx_config_gpus). */
+static mx_status check_gpus(struct mx_host *h, struct entry *const *entries, size_t n,
+                            struct mx_err *err)
+{
+	const struct entry *fault = NULL, *with = NULL;
+	pthread_mutex_lock(&h->lock);
+	for (size_t i = 0; i < n && !fault; i++) {
+		if (!entries[i]->fresh)
+			continue;
+		for (size_t k = 0; k < h->n_models && !fault; k++)
+			if (h->models[k]->gpus & entries[i]->gpus)
+				fault = entries[i], with = h->models[k];
+		for (const struct entry *e = h->retired; e && !fault; e = e->next)
+			if (e->gpus & entries[i]->gpus)
+				fault = entries[i], with = e;
+	}
+	pthread_mutex_unlock(&h->lock);
+	if (!fault)
+		return MX_OK;
+	return mx_fail_at(
+		err, MX_E_UNSUPPORTED, fault->hosted.model->name,
+		"it shares GPUs with the loaded %.60s, and both have several: each could wait "
+		"for the other until both are lost; remove that one first, by a reload of its "
+		"own, or restart",
+		with->hosted.model->name);
+}
+
 static mx_status load_fresh(struct mx_host *h, struct entry *const *entries,
                             const struct mx_config *config, struct mx_err *err)
 {
@@ -423,6 +453,8 @@ mx_status mx_host_change(struct mx_host *h, const struct mx_config *from,
 	if (st == MX_OK && h->cluster && (change->added.len || change->replaced.len))
 		st = mx_fail_at(err, MX_E_UNSUPPORTED, "models",
 		                "several hosts have loaded the model: another one needs a restart");
+	if (st == MX_OK)
+		st = check_gpus(h, entries, n, err);
 	if (st == MX_OK)
 		st = load_fresh(h, entries, to, err);
 	if (st == MX_OK && publish(h, entries, to))

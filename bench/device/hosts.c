@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums over two ranks: of two processes that talk over TCP on loopback, and beside them of two
- * threads of one process. Prints the median microseconds of a sum.
+ * Sums over two ranks: of two processes that talk over TCP on loopback, without TLS and with it,
+ * and beside them of two threads of one process. Prints the median microseconds of a sum.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -16,6 +16,7 @@
 #include "device/cpu/cpu.h"
 #include "device/hosts/comm.h"
 #include "device/hosts/tcp.h"
+#include "device/hosts/tls.h"
 
 #define MOST ((size_t)1 << 20) /* floats */
 
@@ -23,6 +24,7 @@ static const size_t sizes[] = {768, 4096, 16384, 65536, MOST};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
 static float x[2][MOST];
+static const uint8_t secret[16] = "of the benchmark";
 
 static void die(const char *what)
 {
@@ -83,12 +85,18 @@ static struct mx_device *open_device(void)
 }
 
 /* Runs a host of one rank. */
-static void run_host(uint32_t host, int data, int control, double us[N_SIZES])
+static void run_host(uint32_t host, int data, int control, bool tls, double us[N_SIZES])
 {
+	struct mx_channel d_channel = mx_channel_of(data), c_channel = mx_channel_of(control);
+	struct mx_err err = {0};
+	const uint64_t until = mx_now_ns() + 5000000000u;
+	if (tls && (mx_hosts_tls(&d_channel, !host, secret, sizeof secret, until, &err) ||
+	            mx_hosts_tls(&c_channel, !host, secret, sizeof secret, until, &err)))
+		die(err.text);
 	struct mx_device *d = open_device();
 	struct mx_hosts *hosts;
 	struct mx_comm *local, *c;
-	if (mx_hosts_of_sockets(host, 2, &data, &control, NULL, &hosts) != MX_OK ||
+	if (mx_hosts_of_channels(host, 2, &d_channel, &c_channel, NULL, &hosts) != MX_OK ||
 	    mx_cpu_comm_create(&d, 1, &local) != MX_OK ||
 	    mx_hosts_comm_create(hosts, &local, 1, &c) != MX_OK)
 		die("no communicator");
@@ -122,9 +130,9 @@ static void run_threads(double us[N_SIZES])
 	}
 }
 
-int main(void)
+/* Runs two hosts, of which one is another process. */
+static void run_hosts(bool tls, double us[N_SIZES])
 {
-	double hosts[N_SIZES], threads[N_SIZES];
 	char name[MX_TCP_NAME];
 	struct mx_err err = {0};
 	int listener;
@@ -136,15 +144,25 @@ int main(void)
 	if (!child) {
 		int fds[2];
 		connect_pair(fds, name);
-		run_host(1, fds[0], fds[1], hosts);
-		return 0;
+		run_host(1, fds[0], fds[1], tls, us);
+		exit(0);
 	}
 	const int data = accept_one(listener), control = accept_one(listener);
-	run_host(0, data, control, hosts);
+	run_host(0, data, control, tls, us);
 	waitpid(child, NULL, 0);
+	close(listener);
+}
+
+int main(void)
+{
+	double hosts[N_SIZES], tls[N_SIZES], threads[N_SIZES];
+	run_hosts(false, hosts);
+	if (mx_hosts_have_tls())
+		run_hosts(true, tls);
 	run_threads(threads);
-	printf("%12s %14s %14s\n", "bytes", "2 hosts, us", "2 threads, us");
+	printf("%12s %14s %14s %14s\n", "bytes", "2 hosts, us", "with TLS, us", "2 threads, us");
 	for (size_t s = 0; s < N_SIZES; s++)
-		printf("%12zu %14.1f %14.1f\n", sizes[s] * sizeof(float), hosts[s], threads[s]);
+		printf("%12zu %14.1f %14.1f %14.1f\n", sizes[s] * sizeof(float), hosts[s],
+		       mx_hosts_have_tls() ? tls[s] : 0, threads[s]);
 	return 0;
 }

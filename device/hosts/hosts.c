@@ -24,7 +24,7 @@ enum note { NOTE_ALIVE = 1, NOTE_LOST, NOTE_END };
 
 struct peer {
 	struct mx_link link;
-	int control; /* -1 = it has left */
+	struct mx_channel control; /* without a socket: it has left */
 	char name[MX_HOSTS_NAME];
 	uint64_t heard_ns, told_ns;
 	unsigned char note[2 + 255]; /* what has come of one so far */
@@ -101,8 +101,10 @@ static void tell(struct peer *p, enum note kind, const char *text)
 	note[0] = (unsigned char)kind;
 	note[1] = (unsigned char)n;
 	memcpy(note + 2, text, n);
-	if (p->control >= 0)
-		(void)send(p->control, note, 2 + n, MSG_NOSIGNAL | MSG_DONTWAIT);
+	const struct iovec v[2] = {{note, 2 + n}, {NULL, 0}};
+	const char *ignored;
+	if (p->control.fd >= 0)
+		(void)mx_channel_send(&p->control, v, &ignored);
 	p->told_ns = mx_now_ns();
 }
 
@@ -129,9 +131,7 @@ static void lose_peer(struct mx_hosts *h, struct peer *p, const char *what)
 	if (!h->lost && !h->ending && !h->stopping)
 		mx_error("hosts", "%s", why);
 	lose(h, why);
-	if (p->control >= 0)
-		close(p->control);
-	p->control = -1;
+	mx_channel_close(&p->control);
 }
 
 void mx_hosts_on_lost(struct mx_hosts *h, void (*f)(void *arg), void *arg)
@@ -195,13 +195,14 @@ static void hear(struct mx_hosts *h, struct peer *p)
 /* Reads what a peer has said. */
 static void listen_to(struct mx_hosts *h, struct peer *p)
 {
-	while (p->control >= 0) {
+	const char *why;
+	while (p->control.fd >= 0) {
 		const size_t due = p->n_note < 2 ? 2 : 2 + (size_t)p->note[1];
-		const ssize_t n = recv(p->control, p->note + p->n_note, due - p->n_note, MSG_DONTWAIT);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		const ssize_t n = mx_channel_recv(&p->control, p->note + p->n_note, due - p->n_note, &why);
+		if (!n)
 			return;
-		if (n <= 0) {
-			lose_peer(h, p, n ? strerror(errno) : "has closed the connection");
+		if (n < 0) {
+			lose_peer(h, p, why);
 			return;
 		}
 		p->heard_ns = mx_now_ns();
@@ -218,7 +219,7 @@ void mx_hosts_link_failed(struct mx_hosts *h, uint32_t host, mx_status st)
 {
 	pthread_mutex_lock(&h->lock);
 	struct peer *p = peer_of(h, host);
-	struct pollfd control = {.fd = p->control, .events = POLLIN};
+	struct pollfd control = {.fd = p->control.fd, .events = POLLIN};
 	if (st == MX_E_IO && !h->lost && !h->ending && poll(&control, 1, REASON_MS) > 0)
 		listen_to(h, p);
 	if (st != MX_E_DEVICE && !h->lost && !h->ending)
@@ -231,9 +232,9 @@ static void look_after(struct mx_hosts *h, struct peer *p)
 {
 	listen_to(h, p);
 	const uint64_t now = mx_now_ns();
-	if (p->control >= 0 && now - p->heard_ns > MX_HOSTS_SILENCE_NS)
+	if (p->control.fd >= 0 && now - p->heard_ns > MX_HOSTS_SILENCE_NS)
 		lose_peer(h, p, "does not answer: it hangs, or the network does");
-	if (p->control >= 0 && now - p->told_ns >= MX_HOSTS_BEAT_NS)
+	if (p->control.fd >= 0 && now - p->told_ns >= MX_HOSTS_BEAT_NS)
 		tell(p, NOTE_ALIVE, "");
 }
 
@@ -246,7 +247,7 @@ static void *watch_main(void *arg)
 		pthread_mutex_lock(&h->lock);
 		for (uint32_t i = 0; i < h->n_peers; i++) {
 			look_after(h, &h->peers[i]);
-			fds[i] = (struct pollfd){.fd = h->peers[i].control, .events = POLLIN};
+			fds[i] = (struct pollfd){.fd = h->peers[i].control.fd, .events = POLLIN};
 		}
 		stopping = h->stopping;
 		pthread_mutex_unlock(&h->lock);
@@ -259,16 +260,18 @@ static void *watch_main(void *arg)
 
 /* ---- life ---- */
 
-mx_status mx_hosts_of_sockets(uint32_t host, uint32_t n_hosts, const int *data, const int *control,
-                              const char *const *names, struct mx_hosts **out)
+mx_status mx_hosts_of_channels(uint32_t host, uint32_t n_hosts, const struct mx_channel *data,
+                               const struct mx_channel *control, const char *const *names,
+                               struct mx_hosts **out)
 {
 	const uint32_t n = host ? 1 : n_hosts - 1;
 	struct mx_hosts *h = mx_calloc(1, sizeof *h);
 	struct peer *peers = h ? mx_calloc(n, sizeof *peers) : NULL;
 	if (!peers) {
 		for (uint32_t i = 0; i < n; i++) {
-			close(data[i]);
-			close(control[i]);
+			struct mx_channel both[2] = {data[i], control[i]};
+			mx_channel_close(&both[0]);
+			mx_channel_close(&both[1]);
 		}
 		free(h);
 		return MX_E_NOMEM;
@@ -291,6 +294,17 @@ mx_status mx_hosts_of_sockets(uint32_t host, uint32_t n_hosts, const int *data, 
 	return MX_OK;
 }
 
+mx_status mx_hosts_of_sockets(uint32_t host, uint32_t n_hosts, const int *data, const int *control,
+                              const char *const *names, struct mx_hosts **out)
+{
+	struct mx_channel d[MX_MAX_HOSTS], c[MX_MAX_HOSTS];
+	for (uint32_t i = 0; i < (host ? 1 : n_hosts - 1); i++) {
+		d[i] = mx_channel_of(data[i]);
+		c[i] = mx_channel_of(control[i]);
+	}
+	return mx_hosts_of_channels(host, n_hosts, d, c, names, out);
+}
+
 void mx_hosts_destroy(struct mx_hosts *h)
 {
 	if (!h)
@@ -307,8 +321,7 @@ void mx_hosts_destroy(struct mx_hosts *h)
 		close(h->wake[0]);
 	for (uint32_t i = 0; i < h->n_peers; i++) {
 		mx_link_close(&h->peers[i].link);
-		if (h->peers[i].control >= 0)
-			close(h->peers[i].control);
+		mx_channel_close(&h->peers[i].control);
 	}
 	pthread_mutex_destroy(&h->lock);
 	free(h->peers);

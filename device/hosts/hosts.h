@@ -31,6 +31,7 @@ struct mx_hosts_setup {
 	const char *version;   /* of the program: the same everywhere */
 	const uint8_t *secret; /* [secret_bytes], likewise */
 	size_t secret_bytes;
+	bool tls;                /* all connections are encrypted (tls.h); likewise */
 	const char *terms;       /* lines "name: value", likewise; less than 8 KiB */
 	uint32_t wanted;         /* of a host that joins: its number, 1 .. n_hosts - 1; 0 = any */
 	uint64_t patience_ns;    /* until all hosts have joined */
@@ -81,9 +82,13 @@ uint64_t mx_hosts_ns(const struct mx_hosts *h);
 /* Closes the connections. Takes NULL. No call of a link runs. */
 void mx_hosts_destroy(struct mx_hosts *h);
 
-/* Makes the hosts of connected sockets: those for data and control of host `host`, as host 0
+/* Makes the hosts of connections: those for data and control of host `host`, as host 0
  * [n_hosts - 1], else [1], and the peers' names, at most MX_HOSTS_NAME bytes each (NULL: they have
- * none). The sockets are closed by destroy, or on failure. */
+ * none). They are closed by destroy, or on failure. */
+mx_status mx_hosts_of_channels(uint32_t host, uint32_t n_hosts, const struct mx_channel *data,
+                               const struct mx_channel *control, const char *const *names,
+                               struct mx_hosts **out);
+/* The same of connected sockets, without TLS. */
 mx_status mx_hosts_of_sockets(uint32_t host, uint32_t n_hosts, const int *data, const int *control,
                               const char *const *names, struct mx_hosts **out);
 

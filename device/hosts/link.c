@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -28,26 +26,24 @@ struct transfer {
 	bool exact; /* `most` are the bytes of the frame */
 };
 
-void mx_link_init(struct mx_link *l, int fd)
+void mx_link_init(struct mx_link *l, struct mx_channel channel)
 {
 	const int on = 1;
-	*l = (struct mx_link){.fd = fd};
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* no TCP: in tests */
+	*l = (struct mx_link){.channel = channel};
+	(void)setsockopt(channel.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* no TCP: in tests */
 	/* The sizes of buffers are the kernel's to choose: those that are set do not grow any more. */
 }
 
 void mx_link_end(struct mx_link *l)
 {
 	atomic_store(&l->ended, true);
-	if (l->fd >= 0)
-		(void)shutdown(l->fd, SHUT_RDWR); /* wakes who waits */
+	if (l->channel.fd >= 0)
+		(void)shutdown(l->channel.fd, SHUT_RDWR); /* wakes who waits */
 }
 
 void mx_link_close(struct mx_link *l)
 {
-	if (l->fd >= 0)
-		close(l->fd);
-	l->fd = -1;
+	mx_channel_close(&l->channel);
 }
 
 static mx_status fail(struct mx_link *l, mx_status st, const char *why)
@@ -74,17 +70,23 @@ static bool is_left(const struct iovec v[2])
 	return v[0].iov_len || v[1].iov_len;
 }
 
+/* True if something is to be sent still. */
+static bool sends(const struct mx_link *l, const struct transfer *t)
+{
+	return is_left(t->out) || mx_channel_unsent(&l->channel);
+}
+
 /* Sends what goes without waiting. */
 static mx_status push(struct mx_link *l, struct transfer *t, bool *moved)
 {
-	const bool first = t->out[0].iov_len > 0;
-	struct msghdr m = {.msg_iov = t->out + !first, .msg_iovlen = 1 + first};
-	ssize_t n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+	const char *why;
+	const bool unsent = mx_channel_unsent(&l->channel);
+	const ssize_t n = mx_channel_send(&l->channel, t->out, &why);
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? MX_OK : fail(l, MX_E_IO, strerror(errno));
+		return fail(l, MX_E_IO, why);
 	take(t->out, (size_t)n);
 	atomic_fetch_add_explicit(&l->sent, (unsigned long long)n, memory_order_relaxed);
-	*moved = true;
+	*moved |= n || (unsent && !mx_channel_unsent(&l->channel));
 	return MX_OK;
 }
 
@@ -104,11 +106,10 @@ static mx_status check_head(struct mx_link *l, const struct transfer *t)
 static mx_status pull(struct mx_link *l, struct transfer *t, bool *moved)
 {
 	struct iovec *v = t->in[0].iov_len ? &t->in[0] : &t->in[1];
-	ssize_t n = recv(l->fd, v->iov_base, v->iov_len, MSG_DONTWAIT);
-	if (n == 0)
-		return fail(l, MX_E_IO, "the connection was closed");
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? MX_OK : fail(l, MX_E_IO, strerror(errno));
+	const char *why;
+	const ssize_t n = mx_channel_recv(&l->channel, v->iov_base, v->iov_len, &why);
+	if (n <= 0)
+		return n ? fail(l, MX_E_IO, why) : MX_OK;
 	v->iov_base = (char *)v->iov_base + n;
 	v->iov_len -= (size_t)n;
 	atomic_fetch_add_explicit(&l->received, (unsigned long long)n, memory_order_relaxed);
@@ -123,9 +124,9 @@ static mx_status wait(struct mx_link *l, const struct transfer *t, uint64_t *unt
 	*until = *until ? *until : now + SPIN_NS;
 	if (now < *until)
 		return MX_OK;
-	struct pollfd p = {
-		.fd = l->fd,
-		.events = (short)((is_left(t->in) ? POLLIN : 0) | (is_left(t->out) ? POLLOUT : 0))};
+	struct pollfd p = {.fd = l->channel.fd,
+	                   .events =
+	                       (short)((is_left(t->in) ? POLLIN : 0) | (sends(l, t) ? POLLOUT : 0))};
 	if (poll(&p, 1, 1000) < 0 && errno != EINTR)
 		return fail(l, MX_E_IO, strerror(errno));
 	*until = 0;
@@ -136,11 +137,11 @@ static mx_status run(struct mx_link *l, struct transfer *t)
 {
 	mx_status st = MX_OK;
 	uint64_t until = 0;
-	while (st == MX_OK && (is_left(t->out) || is_left(t->in))) {
+	while (st == MX_OK && (sends(l, t) || is_left(t->in))) {
 		bool moved = false;
 		if (atomic_load_explicit(&l->ended, memory_order_relaxed))
 			return MX_E_DEVICE;
-		if (is_left(t->out))
+		if (sends(l, t))
 			st = push(l, t, &moved);
 		if (st == MX_OK && is_left(t->in))
 			st = pull(l, t, &moved);

@@ -2,7 +2,8 @@
 /*
  * A connection between the leading ranks of two hosts. It carries frames, each a head and some
  * bytes; whoever receives knows which frame comes next, so another one ends the connection. One
- * thread at a time uses a link; any thread may end it. Nothing is allocated.
+ * thread at a time uses a link; any thread may end it. Nothing is allocated (TLS has a buffer for
+ * each record, of at most 16 KiB).
  *
  * A link waits for its peer as long as it takes. Who watches the peer (hosts.h) ends the link.
  */
@@ -13,9 +14,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "device/hosts/channel.h"
 
 struct mx_link {
-	int fd; /* non-blocking; -1 = none */
+	struct mx_channel channel;
 	atomic_bool ended;
 	atomic_ullong sent, received; /* bytes, heads included */
 	char why[160]; /* what was wrong, once a call has failed with MX_E_FORMAT or _IO */
@@ -40,11 +42,11 @@ struct mx_frame {
 	uint64_t bytes; /* behind it */
 };
 
-/* Takes the socket, and sets it up. */
-void mx_link_init(struct mx_link *l, int fd);
+/* Takes the connection, and sets it up. */
+void mx_link_init(struct mx_link *l, struct mx_channel channel);
 /* Ends all calls, now and later, with MX_E_DEVICE. Any thread. */
 void mx_link_end(struct mx_link *l);
-/* Closes the socket. No call runs. */
+/* Closes the connection. No call runs. */
 void mx_link_close(struct mx_link *l);
 
 /* Sends a frame: kind, a, b, and x[bytes]. Errors of this and the others: MX_E_DEVICE, the link has

@@ -76,8 +76,7 @@ mx_status mx_tcp_listen(const char *address, int *out, char name[MX_TCP_NAME], s
 	return MX_OK;
 }
 
-/* Waits for events until the deadline. */
-static bool wait_for(int fd, short events, uint64_t deadline)
+bool mx_tcp_wait(int fd, short events, uint64_t deadline)
 {
 	for (;;) {
 		const uint64_t now = mx_now_ns();
@@ -103,7 +102,7 @@ static int try_connect(const struct addrinfo *a, uint64_t deadline, int *out)
 	if (connect(fd, a->ai_addr, a->ai_addrlen))
 		error = errno;
 	if (error == EINPROGRESS) {
-		error = wait_for(fd, POLLOUT, deadline) ? 0 : ETIMEDOUT;
+		error = mx_tcp_wait(fd, POLLOUT, deadline) ? 0 : ETIMEDOUT;
 		if (!error && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len))
 			error = errno;
 	}
@@ -137,34 +136,4 @@ int mx_tcp_accept(int listener, char name[MX_TCP_NAME])
 	if (fd >= 0)
 		write_name((struct sockaddr *)&a, len, name);
 	return fd;
-}
-
-mx_status mx_tcp_write(int fd, const void *x, size_t n, uint64_t deadline)
-{
-	const char *p = x;
-	while (n) {
-		const ssize_t k = send(fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-		if (k > 0) {
-			p += k;
-			n -= (size_t)k;
-		} else if ((errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLOUT, deadline)) {
-			return MX_E_IO;
-		}
-	}
-	return MX_OK;
-}
-
-mx_status mx_tcp_read(int fd, void *y, size_t n, uint64_t deadline)
-{
-	char *p = y;
-	while (n) {
-		const ssize_t k = recv(fd, p, n, MSG_DONTWAIT);
-		if (k > 0) {
-			p += k;
-			n -= (size_t)k;
-		} else if (!k || (errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLIN, deadline)) {
-			return MX_E_IO;
-		}
-	}
-	return MX_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets of the hosts: listening, connecting, and transfers of a few bytes until a time. */
+/* Sockets of the hosts: listening, connecting, and waiting until a time. */
 #ifndef MX_DEVICE_HOSTS_TCP_H
 #define MX_DEVICE_HOSTS_TCP_H
 
@@ -18,8 +18,7 @@ mx_status mx_tcp_connect(const char *address, uint64_t deadline, int *out, struc
 /* Takes a connection of a listening socket, if there is one; else -1. */
 int mx_tcp_accept(int listener, char name[MX_TCP_NAME]);
 
-/* Transfer all n bytes. MX_E_IO: the peer closed the connection, or did not come in time. */
-mx_status mx_tcp_write(int fd, const void *x, size_t n, uint64_t deadline);
-mx_status mx_tcp_read(int fd, void *y, size_t n, uint64_t deadline);
+/* Waits for events of poll until the deadline (mx_now_ns). False: they did not come. */
+bool mx_tcp_wait(int fd, short events, uint64_t deadline);
 
 #endif

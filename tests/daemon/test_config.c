@@ -416,6 +416,30 @@ static void exposition_formats(void **state)
 	assert_string_equal(label, "a\\\"\\\\\\nbc");
 }
 
+/* Models that several GPUs compute each share none. */
+static void gpus_of_several_models(void **state)
+{
+	(void)state;
+	refuse("models:\n  - {name: a, path: p, device: ['cuda:0', 'cuda:1']}\n"
+	       "  - {name: b, path: p}\n  - {name: c, path: p, device: ['cuda:2', 'cuda:1']}\n",
+	       "f.yaml:1:1: (top level)",
+	       "models a and c are both on several GPUs, with cuda:1 in common");
+	refuse("models:\n  - {name: a, path: p, device: ['cuda:3', cuda]}\n"
+	       "  - {name: b, path: p, device: ['cuda:0', 'cuda:1']}\n",
+	       "f.yaml:1:1: (top level)", "with cuda:0 in common");
+	struct mx_config *c = parse("models:\n  - {name: a, path: p, device: ['cuda:0', 'cuda:1']}\n"
+	                            "  - {name: b, path: p, device: ['cuda:2', 'cuda:3']}\n"
+	                            "  - {name: c, path: p, device: cuda}\n"
+	                            "  - {name: d, path: p, device: ['cuda:1']}\n"
+	                            "  - {name: e, path: p, device: [cpu, cpu]}\n"
+	                            "  - {name: f, path: p, device: [cpu, cpu]}\n");
+	assert_int_equal(mx_config_gpus(&c->models[0]), 3);
+	assert_int_equal(mx_config_gpus(&c->models[1]), 12);
+	for (int i = 2; i < 6; i++)
+		assert_int_equal(mx_config_gpus(&c->models[i]), 0);
+	mx_config_free(c);
+}
+
 /* The devices are those of each host, wherever cluster stands. */
 static void several_hosts(void **state)
 {
@@ -427,6 +451,7 @@ static void several_hosts(void **state)
 	assert_string_equal(c->cluster.listen, "*:7");
 	assert_string_equal(c->cluster.secret, "dir/s");
 	assert_true(c->cluster.join_s == 1.5);
+	assert_true(c->cluster.tls);
 	mx_config_free(c);
 	c = parse(MODEL);
 	assert_int_equal(c->cluster.hosts, 1);
@@ -451,6 +476,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_key_is_taken),
 		cmocka_unit_test(several_hosts),
+		cmocka_unit_test(gpus_of_several_models),
 		cmocka_unit_test(keys_that_wait_for_a_restart),
 		cmocka_unit_test(keys_that_a_reload_applies),
 		cmocka_unit_test(models_with_other_settings),

@@ -39,22 +39,21 @@ static void test_first_node(void **state)
 static void set(const char *const *values)
 {
 	static const char *const names[] = {
-		"MIXD_HOST",          "MIXD_HOSTS",   "MIXD_FIRST_HOST", "LWS_WORKER_INDEX",
-		"LWS_LEADER_ADDRESS", "SLURM_PROCID", "SLURM_NTASKS",    "SLURM_STEP_NODELIST",
+		"MIXD_HOST",          "MIXD_HOSTS",         "MIXD_FIRST_HOST", "LWS_WORKER_INDEX",
+		"LWS_LEADER_ADDRESS", "SLURM_PROCID",       "SLURM_NTASKS",    "SLURM_STEP_NODELIST",
+		"LWS_GROUP_SIZE",     "SLURM_JOB_NODELIST",
 	};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (!values[i])
 			unsetenv(names[i]);
 		else
 			setenv(names[i], values[i], 1);
-	unsetenv("LWS_GROUP_SIZE");
-	unsetenv("SLURM_JOB_NODELIST");
 }
 
 static void test_launchers(void **state)
 {
 	static const struct {
-		const char *values[8];
+		const char *values[10];
 		int number;       /* -1 = refused */
 		const char *text; /* the address, or what is wrong */
 	} cases[] = {
@@ -68,6 +67,13 @@ static void test_launchers(void **state)
 		{{"1", "5", "a"}, -1, "MIXD_HOSTS"},
 		{{"1", "4"}, -1, "MIXD_FIRST_HOST"},
 		{{NULL, NULL, NULL, NULL, NULL, "1", "4", NULL}, -1, "SLURM_JOB_NODELIST"},
+		{{NULL, NULL, NULL, "2", "b.c", NULL, NULL, NULL, "4"}, 2, "b.c:7000"},
+		{{NULL, NULL, NULL, "2", "b.c", NULL, NULL, NULL, "5"}, -1, "LWS_GROUP_SIZE"},
+		{{NULL, NULL, NULL, "2"}, -1, "LWS_LEADER_ADDRESS"},
+		{{NULL, NULL, NULL, NULL, NULL, "3", "4", NULL, NULL, "m[01-04]"}, 3, "m01:7000"},
+		{{NULL, NULL, NULL, NULL, NULL, "3", "4", "s7", NULL, "m[01-04]"}, 3, "s7:7000"},
+		{{NULL, NULL, NULL, NULL, NULL, "1", "2", "s7"}, -1, "SLURM_NTASKS"},
+		{{NULL, NULL, NULL, NULL, NULL, "1", "4", "["}, -1, "SLURM_STEP_NODELIST"},
 		{{NULL}, -1, ""},
 	};
 	const struct mx_launch_options o = {.launched = true};

@@ -23,6 +23,7 @@
 #include "device/hosts/greet.h"
 #include "device/hosts/hosts.h"
 #include "device/hosts/tcp.h"
+#include "device/hosts/tls.h"
 
 static const struct mx_greeter greeter = {.version = "1.2.3",
                                           .secret = (const uint8_t *)"sixteen bytes...",
@@ -39,7 +40,8 @@ static void pair(int fds[2])
 
 /* What the first host does with a connection. */
 struct first {
-	int fd;
+	struct mx_channel channel;
+	const struct mx_greeter *as;
 	mx_status status;
 	struct mx_err err;
 	pthread_t thread;
@@ -48,119 +50,151 @@ struct first {
 static void *first_main(void *arg)
 {
 	struct first *f = arg;
-	struct mx_greet_hello hello;
-	struct mx_greet_claim claim;
+	struct mx_greeting greeting;
 	const uint8_t session[MX_GREET_SESSION] = {7};
-	f->status = mx_greet_receive(&greeter, f->fd, &hello, &claim, &f->err);
+	f->status = mx_greet_receive(f->as, &f->channel, &greeting, &f->err);
 	if (f->status == MX_OK)
-		f->status = mx_greet_accept(&greeter, f->fd, &hello, &claim, 1, session);
+		f->status = mx_greet_accept(f->as, &f->channel, &greeting, 1, session);
 	if (f->status == MX_OK)
-		f->status = mx_greet_compare(&greeter, f->fd, 1, &f->err);
+		f->status = mx_greet_compare(f->as, &f->channel, 1, &f->err);
+	if (f->status != MX_OK)
+		mx_channel_close(&f->channel); /* as host 0 does */
 	return NULL;
 }
 
-static void start_first(struct first *f, int fd)
+static void start_first(struct first *f, int fd, const struct mx_greeter *as)
 {
-	*f = (struct first){.fd = fd};
+	*f = (struct first){.channel = mx_channel_of(fd), .as = as};
 	assert_int_equal(pthread_create(&f->thread, NULL, first_main, f), 0);
 }
 
-/* A host that joins as `g` says. Returns its result. */
-static mx_status join_as(const struct mx_greeter *g, struct first *f, struct mx_err *err)
+/* A host that joins as `g` says, a first host that is as `first` says. Returns its result. */
+static mx_status join_as(const struct mx_greeter *first, const struct mx_greeter *g,
+                         struct first *f, struct mx_err *err)
 {
 	int fds[2];
 	uint8_t session[MX_GREET_SESSION];
 	uint32_t host = 0;
 	pair(fds);
-	start_first(f, fds[0]);
-	mx_status st = mx_greet_send(g, fds[1], MX_GREET_CONTROL, 0, session, &host, err);
+	struct mx_channel c = mx_channel_of(fds[1]);
+	start_first(f, fds[0], first);
+	mx_status st = mx_greet_send(g, &c, MX_GREET_CONTROL, 0, session, &host, err);
 	if (st == MX_OK) {
 		assert_int_equal(host, 1);
 		assert_int_equal(session[0], 7);
-		st = mx_greet_offer(g, fds[1], err);
+		st = mx_greet_offer(g, &c, err);
 	}
-	close(fds[1]);
+	mx_channel_close(&c);
 	pthread_join(f->thread, NULL);
-	close(fds[0]);
+	mx_channel_close(&f->channel);
 	return st;
 }
 
-static void expect_refusal(const struct mx_greeter *g, const char *there, const char *here)
+static void expect_refusal(const struct mx_greeter *first, const struct mx_greeter *g,
+                           const char *there, const char *here)
 {
 	struct first f;
 	struct mx_err err = {0};
-	assert_int_not_equal(join_as(g, &f, &err), MX_OK);
+	assert_int_not_equal(join_as(first, g, &f, &err), MX_OK);
 	assert_int_not_equal(f.status, MX_OK);
 	if (!strstr(f.err.text, there) || !strstr(err.text, here))
 		fail_msg("\"%s\", \"%s\"", f.err.text, err.text);
 }
 
-static void test_greeting(void **state)
+static void greet_with(bool tls)
 {
 	struct first f;
 	struct mx_err err = {0};
-	(void)state;
-	assert_int_equal(join_as(&greeter, &f, &err), MX_OK);
+	struct mx_greeter one = greeter;
+	one.tls = tls;
+	assert_int_equal(join_as(&one, &one, &f, &err), MX_OK);
 	assert_int_equal(f.status, MX_OK);
-	struct mx_greeter g = greeter;
+	struct mx_greeter g = one;
 	g.secret = (const uint8_t *)"sixteen bytes..!";
-	expect_refusal(&g, "its secret is another one", "its secret is another one");
-	g = greeter;
+	expect_refusal(&one, &g, "its secret is another one", "its secret is another one");
+	g = one;
 	g.n_hosts = 3;
-	expect_refusal(&g, "it is one of 3 hosts", "it is one of 3 hosts, and this one of 2");
-	g = greeter;
+	expect_refusal(&one, &g, "it is one of 3 hosts", "it is one of 3 hosts, and this one of 2");
+	g = one;
 	g.terms = "a: 1\nb: 3\n";
-	expect_refusal(&g, "\"b: 2\" on host 0, \"b: 3\" on host 1", "\"b: 2\" on host 0, \"b: 3\"");
+	expect_refusal(&one, &g, "\"b: 2\" on host 0, \"b: 3\" on host 1",
+	               "\"b: 2\" on host 0, \"b: 3\"");
 	g.terms = "a: 1\n";
-	expect_refusal(&g, "\"b: 2\" on host 0, \"\" on host 1", "the hosts differ");
-	g = greeter;
-	g.version = "1.2.4"; /* the one that joins sees it first, and leaves */
-	expect_refusal(&g, "it did not say what it wants", "it has mixd 1.2.3 (protocol 1), and this");
+	expect_refusal(&one, &g, "\"b: 2\" on host 0, \"\" on host 1", "the hosts differ");
+	g = one;
+	g.version = "1.2.4";
+	expect_refusal(&one, &g, "it has mixd 1.2.4 (protocol 2), and this",
+	               "it has mixd 1.2.3 (protocol 2), and this");
+	g = one;
+	g.tls = !tls;
+	if (mx_hosts_have_tls())
+		expect_refusal(&one, &g,
+		               tls ? "it does not want TLS, and this host does"
+		                   : "it wants TLS, and this host does not",
+		               tls ? "it wants TLS, and this host does not"
+		                   : "it does not want TLS, and this host does");
 }
 
-/* Sends n bytes of a claim that was right, with byte `wrong` changed. */
-static mx_status claim_with(size_t n, size_t wrong, struct mx_err *err)
+static void test_greeting(void **state)
 {
+	(void)state;
+	greet_with(false);
+	if (mx_hosts_have_tls())
+		greet_with(true);
+}
+
+/* What the host that joins sends before the answer. */
+struct said {
 	struct mx_greet_hello hello;
 	struct mx_greet_claim claim;
+};
+
+/* Takes n bytes of what a host that joins says, of which byte `wrong` is changed, to a first host.
+ * Returns the first one's result. */
+static mx_status said_with(size_t n, size_t wrong, struct mx_err *err)
+{
 	struct first f;
+	struct said said;
+	struct mx_greet_hello hello;
 	int fds[2], relay[2];
 	uint8_t session[MX_GREET_SESSION];
 	uint32_t host;
+	const uint64_t soon = mx_now_ns() + MX_NS_PER_S;
 	pair(fds);
-	start_first(&f, fds[0]);
-	/* the claim for that hello, as a host with the secret makes it */
 	pair(relay);
-	assert_int_equal(mx_tcp_read(fds[1], &hello, sizeof hello, mx_now_ns() + 1000000000), MX_OK);
-	assert_int_equal(mx_tcp_write(relay[0], &hello, sizeof hello, mx_now_ns() + 1000000000), MX_OK);
+	struct mx_channel to_first = mx_channel_of(fds[1]), to_other = mx_channel_of(relay[0]),
+					  other = mx_channel_of(relay[1]);
+	start_first(&f, fds[0], &greeter);
+	assert_int_equal(mx_channel_read(&to_first, &hello, sizeof hello, soon), MX_OK);
+	assert_int_equal(mx_channel_write(&to_other, &hello, sizeof hello, soon), MX_OK);
 	assert_int_equal(shutdown(relay[0], SHUT_WR), 0);
-	(void)mx_greet_send(&greeter, relay[1], MX_GREET_CONTROL, 0, session, &host, NULL);
-	close(relay[1]);
-	assert_int_equal(mx_tcp_read(relay[0], &claim, sizeof claim, mx_now_ns() + 1000000000), MX_OK);
-	close(relay[0]);
-	if (wrong < sizeof claim)
-		((unsigned char *)&claim)[wrong] ^= 1;
-	assert_int_equal(mx_tcp_write(fds[1], &claim, n, mx_now_ns() + 1000000000), MX_OK);
+	(void)mx_greet_send(&greeter, &other, MX_GREET_CONTROL, 0, session, &host, NULL);
+	mx_channel_close(&other);
+	assert_int_equal(mx_channel_read(&to_other, &said, sizeof said, soon), MX_OK);
+	mx_channel_close(&to_other);
+	if (wrong < sizeof said)
+		((unsigned char *)&said)[wrong] ^= 1;
+	(void)mx_channel_write(&to_first, &said, n, soon); /* which may have hung up */
 	shutdown(fds[1], SHUT_WR);
 	pthread_join(f.thread, NULL);
 	*err = f.err;
-	close(fds[0]);
-	close(fds[1]);
+	mx_channel_close(&f.channel);
+	mx_channel_close(&to_first);
 	return f.status;
 }
 
-static void test_changed_claims(void **state)
+static void test_changed_greetings(void **state)
 {
 	struct mx_err err;
 	(void)state;
-	for (size_t i = 0; i < sizeof(struct mx_greet_claim); i++) {
-		assert_int_not_equal(claim_with(sizeof(struct mx_greet_claim), i, &err), MX_OK);
+	for (size_t i = 0; i < sizeof(struct said); i++) {
+		assert_int_not_equal(said_with(sizeof(struct said), i, &err), MX_OK);
 		assert_null(strstr(err.text, "what it has loaded")); /* it did not come that far */
 	}
-	for (size_t n = 0; n < sizeof(struct mx_greet_claim); n += 9)
-		assert_int_equal(claim_with(n, SIZE_MAX, &err), MX_E_IO);
+	for (size_t n = 0; n < sizeof(struct said); n += 9)
+		assert_int_equal(said_with(n, SIZE_MAX, &err), MX_E_IO);
 	/* unchanged, it is accepted, and fails only for want of terms */
-	assert_int_equal(claim_with(sizeof(struct mx_greet_claim), SIZE_MAX, &err), MX_E_IO);
+	assert_int_equal(said_with(sizeof(struct said), SIZE_MAX, &err), MX_E_IO);
 	assert_non_null(strstr(err.text, "what it has loaded"));
 }
 
@@ -177,13 +211,14 @@ static void test_false_first_host(void **state)
 	memcpy(hello.magic, "mixdhost", 8);
 	snprintf(hello.version, sizeof hello.version, "%s", greeter.version);
 	pair(fds);
+	struct mx_channel c = mx_channel_of(fds[1]);
 	assert_int_equal(write(fds[0], &hello, sizeof hello), sizeof hello);
 	assert_int_equal(write(fds[0], &answer, sizeof answer), sizeof answer);
-	assert_int_equal(mx_greet_send(&greeter, fds[1], MX_GREET_CONTROL, 0, session, &host, &err),
+	assert_int_equal(mx_greet_send(&greeter, &c, MX_GREET_CONTROL, 0, session, &host, &err),
 	                 MX_E_INVALID);
 	assert_string_equal(err.text, "its secret is another one");
 	close(fds[0]);
-	close(fds[1]);
+	mx_channel_close(&c);
 }
 
 /* Terms of more bytes than any host has. */
@@ -196,7 +231,7 @@ static void test_long_terms(void **state)
 	(void)state;
 	memset(lines, 'a', sizeof lines - 1);
 	g.terms = lines;
-	assert_int_not_equal(join_as(&g, &f, &err), MX_OK);
+	assert_int_not_equal(join_as(&greeter, &g, &f, &err), MX_OK);
 	assert_int_equal(f.status, MX_E_IO);
 }
 
@@ -218,13 +253,14 @@ static void *join_main(void *arg)
 	return NULL;
 }
 
-static void test_joining(void **state)
+static void join_with(bool tls)
 {
 	enum { N = 4 };
 	const struct mx_hosts_setup setup = {.n_hosts = N,
 	                                     .version = "1",
 	                                     .secret = (const uint8_t *)"0123456789abcdef",
 	                                     .secret_bytes = 16,
+	                                     .tls = tls,
 	                                     .terms = "x: y\n",
 	                                     .patience_ns = 30000000000u};
 	struct mx_hosts *first = NULL;
@@ -232,7 +268,6 @@ static void test_joining(void **state)
 	struct joiner joiners[N - 1];
 	char name[MX_TCP_NAME];
 	int listener;
-	(void)state;
 	assert_int_equal(mx_tcp_listen("127.0.0.1:0", &listener, name, &err), MX_OK);
 	for (uint32_t i = 0; i < N - 1; i++) {
 		joiners[i] = (struct joiner){.setup = setup, .address = name};
@@ -264,6 +299,14 @@ static void test_joining(void **state)
 	mx_hosts_destroy(first);
 }
 
+static void test_joining(void **state)
+{
+	(void)state;
+	join_with(false);
+	if (mx_hosts_have_tls())
+		join_with(true);
+}
+
 /* ---- frames ---- */
 
 static void test_frames(void **state)
@@ -281,7 +324,7 @@ static void test_frames(void **state)
 		char bytes[5] = "....";
 		struct mx_link l;
 		pair(fds);
-		mx_link_init(&l, fds[0]);
+		mx_link_init(&l, mx_channel_of(fds[0]));
 		assert_int_equal(write(fds[1], &wrong[i], sizeof wrong[i]), sizeof wrong[i]);
 		assert_int_equal(write(fds[1], "abcd", 4), 4);
 		assert_int_equal(mx_link_recv(&l, MX_FRAME_SUM, bytes, 4), MX_E_FORMAT);
@@ -296,7 +339,7 @@ static void test_frames(void **state)
 		char bytes[4];
 		struct mx_link l;
 		pair(fds);
-		mx_link_init(&l, fds[0]);
+		mx_link_init(&l, mx_channel_of(fds[0]));
 		const size_t head = n < sizeof right ? n : sizeof right;
 		assert_int_equal(write(fds[1], &right, head), head);
 		assert_int_equal(write(fds[1], "abcd", n - head), n - head);
@@ -401,7 +444,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_greeting),
-		cmocka_unit_test(test_changed_claims),
+		cmocka_unit_test(test_changed_greetings),
 		cmocka_unit_test(test_false_first_host),
 		cmocka_unit_test(test_long_terms),
 		cmocka_unit_test(test_joining),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the communication of ranks of several hosts, here threads of one process that are connected
- * by pairs of sockets: sums of the ranks of a host, then of the hosts, in their orders, whichever
- * comes first; copies; that nobody waits for a rank or a host that has given up. Random inputs come
- * from one seed, printed; MX_TEST_SEED replays it.
+ * by pairs of sockets, with TLS too: sums of the ranks of a host, then of the hosts, in their
+ * orders, whichever comes first; copies; that nobody waits for a rank or a host that has given up.
+ * Random inputs come from one seed, printed; MX_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +23,7 @@
 #include "device/cpu/comm.h"
 #include "device/cpu/cpu.h"
 #include "device/hosts/comm.h"
+#include "tests/device/tls_pair.h"
 #include "tests/rng.h"
 
 #define MOST 6 /* ranks */
@@ -45,6 +46,7 @@ struct rank {
 
 static struct mx_device *devices[MOST];
 static uint64_t seed;
+static bool with_tls;
 
 static int setup(void **state)
 {
@@ -65,19 +67,29 @@ static int teardown(void **state)
 	return 0;
 }
 
+static void connect_two(struct mx_channel out[2])
+{
+	int fds[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+	out[0] = mx_channel_of(fds[0]);
+	out[1] = mx_channel_of(fds[1]);
+	if (with_tls)
+		assert_int_equal(tls_pair(fds, out), MX_OK);
+}
+
 /* Makes n hosts that are connected with host 0. */
 static void connect_hosts(uint32_t n, struct mx_hosts **out)
 {
-	int data[MOST], control[MOST];
+	struct mx_channel data[MOST], control[MOST];
 	for (uint32_t i = 1; i < n; i++) {
-		int d[2], c[2];
-		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, d), 0);
-		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, c), 0);
+		struct mx_channel d[2], c[2];
+		connect_two(d);
+		connect_two(c);
 		data[i - 1] = d[0];
 		control[i - 1] = c[0];
-		assert_int_equal(mx_hosts_of_sockets(i, n, &d[1], &c[1], NULL, &out[i]), MX_OK);
+		assert_int_equal(mx_hosts_of_channels(i, n, &d[1], &c[1], NULL, &out[i]), MX_OK);
 	}
-	assert_int_equal(mx_hosts_of_sockets(0, n, data, control, NULL, &out[0]), MX_OK);
+	assert_int_equal(mx_hosts_of_channels(0, n, data, control, NULL, &out[0]), MX_OK);
 }
 
 static void *rank_main(void *arg)
@@ -374,5 +386,11 @@ int main(void)
 		cmocka_unit_test(test_copies),
 		cmocka_unit_test(test_abort),
 	};
-	return cmocka_run_group_tests(tests, setup, teardown);
+	int rc = cmocka_run_group_tests(tests, setup, teardown);
+	if (!rc && mx_hosts_have_tls()) {
+		print_message("with TLS:\n");
+		with_tls = true;
+		rc = cmocka_run_group_tests(tests, setup, teardown);
+	}
+	return rc;
 }

@@ -14,9 +14,12 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Mixd, Process, Skip, Thread, free_ports, main
+from harness import BUILD, DEMO, PATIENCE, SRC, Mixd, Process, Skip, Thread, free_ports, main
+from network import Network, Relay, in_user_namespace
 from test_golden_api import with_tokenizer
 
+TLS = "+tls" in subprocess.run([os.path.join(BUILD, "mixd"), "--version"], capture_output=True, text=True,
+                              check=True).stdout
 NOTICED_S = 5  # how soon a lost host is to be noticed
 MODULES = {"MIXD_MODULE_PATH": os.path.join(BUILD, "mixers/.libs")}
 
@@ -50,14 +53,14 @@ class Worker(Process):
 class Cluster:
     """Hosts of one model: server is the first, workers are the others."""
 
-    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, ip="127.0.0.1", within=(), **more):
-        """within: a command that runs the workers."""
+    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, ip="127.0.0.1", within=(), tls=TLS, **more):
+        """within: a command that runs the workers; tls: whether what they say is encrypted."""
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_ports(1)[0]
         self.address, self.within = f"{ip}:{self.port}", within
         self.secret = self.write("secret", "a secret of the tests\n")
         self.top = (f"cluster: {{ hosts: {n}, listen: '{self.address}', secret: {self.secret}, "
-                    f"join_s: {join_s} }}\n")
+                    f"tls: {str(tls).lower()}, join_s: {join_s} }}\n")
         self.keys = f", device: [{', '.join(['cpu'] * devices)}], threads: {devices}{keys}"
         self.path, self.n = path, n
         self.scheduler = {"max_sequences": 8}
@@ -168,6 +171,13 @@ def test_uneven():
     assert got == of_one_process(DEMO, 3)
 
 
+def test_without_encryption():
+    with Cluster(tls=False) as c:
+        got = answers(c.server)
+        c.stop()
+    assert got == of_one_process(DEMO, 2)
+
+
 def test_several_ranks_of_a_host():
     """Ranks of a host are summed first, so the bits are others; pages may be shared by them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -202,6 +212,9 @@ def test_strangers():
             assert 'the hosts differ: "max_context: 0" on host 0, "max_context: 512" on host 1' in log, log
             log = refused(c, join, config=c.config("c.yaml", c.top.replace("hosts: 2", "hosts: 3")))
             assert "it is one of 3 hosts, and this one of 2" in log, log
+            if TLS:
+                log = refused(c, join, config=c.config("d.yaml", c.top.replace("tls: true", "tls: false")))
+                assert "it wants TLS, and this host does not (cluster.tls)" in log, log
             draw = random.Random(7)
             for data in b"", b"GET / HTTP/1.1\r\n\r\n", draw.randbytes(128), b"mixdhost" + draw.randbytes(120), \
                     b"mixdhost\1\0\0\0" + bytes(116), draw.randbytes(5000):
@@ -214,6 +227,7 @@ def test_strangers():
             silent.close()
             log = c.server.errors()
             assert "is refused: its secret is another one" in log and "it is no mixd" in log, log
+            assert not TLS or "is refused: it does not want TLS, and this host does (cluster.tls)" in log, log
             assert answers(c.server)
             c.stop()
         finally:
@@ -322,55 +336,108 @@ def test_a_slow_host_is_waited_for():
         c.stop()
 
 
-# ---- a network that is not loopback ----
+# ---- networks that behave badly ----
 
-class Network:
-    """A network namespace, and a link to it that delays and loses packets."""
+class Relayed(Cluster):
+    """A cluster whose worker comes by a relay."""
 
-    def __init__(self):
-        self.name = f"mixd{os.getpid() % 100000}"
-        self.here, self.there = f"mh{os.getpid() % 100000}", f"mt{os.getpid() % 100000}"
-        if os.geteuid() or subprocess.run(["ip", "netns", "add", self.name], capture_output=True, check=False).returncode:
-            raise Skip("network namespaces need root, and iproute2")
-        self.within = ("ip", "netns", "exec", self.name)
-        net = f"10.{random.randrange(200, 250)}.{random.randrange(256)}"
-        self.ip = f"{net}.1"
-        try:
-            self.run("ip", "link", "add", self.here, "type", "veth", "peer", "name", self.there, "netns", self.name)
-            self.run("ip", "addr", "add", f"{net}.1/24", "dev", self.here)
-            self.run("ip", "link", "set", self.here, "up")
-            self.run(*self.within, "ip", "addr", "add", f"{net}.2/24", "dev", self.there)
-            self.run(*self.within, "ip", "link", "set", self.there, "up")
-        except Skip:
-            self.remove()
-            raise
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.relay = Relay(("127.0.0.1", self.port), draw_seed())
 
-    def run(self, *command):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Skip(f"{' '.join(command)}: {done.stderr.strip()}")
+    def __enter__(self):
+        self.workers.append(Worker(self.config(), ["--worker", "--join", self.relay.address]))
+        self.serve()
+        return self
 
-    def lose(self, percent):
-        self.run("tc", "qdisc", "add", "dev", self.here, "root", "netem", "delay", "1ms", "loss", f"{percent}%")
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.relay.__exit__(*error)
 
-    def remove(self):
-        subprocess.run(["ip", "link", "del", self.here], capture_output=True, check=False)
-        subprocess.run(["ip", "netns", "del", self.name], capture_output=True, check=False)
+    def end_worker(self, says="the hosts are lost: host 0"):
+        rc, log = self.workers[0].end(10)
+        assert rc == 1 and says in log, log
+        return log
+
+
+def draw_seed():
+    return int(os.environ.get("MX_TEST_SEED") or random.randrange(1 << 30))
+
+
+def test_bytes_that_trickle():
+    """In pieces of any size, some of them late: the same bits."""
+    for tls in {TLS, False}:
+        with Relayed(tls=tls) as c:
+            c.relay.most = 700
+            got = answers(c.server)
+            assert c.relay.bytes > 100000, c.relay.bytes
+            c.stop()
+        assert got == of_one_process(DEMO, 2), tls
+
+
+def test_a_network_that_stands_still():
+    """Shorter than a host may be silent: it only takes longer. Longer: both ends notice."""
+    with Relayed() as c:
+        asked = Thread(answers, c.server)
+        for _ in range(2):
+            before = c.relay.bytes
+            c.server.wait_for(lambda: c.relay.bytes > before + 20000, "data")  # pylint: disable=cell-var-from-loop
+            c.relay.held = True
+            time.sleep(2)
+            c.relay.held = False
+        assert asked.join() == of_one_process(DEMO, 2)
+        log = lose(c, lambda p: setattr(c.relay, "held", True), True)
+        assert "does not answer: it hangs, or the network does" in log, log
+        c.end_worker()
+
+
+def test_a_connection_that_breaks():
+    """In the middle of a message."""
+    with Relayed() as c:
+        log = lose(c, lambda p: setattr(c.relay, "cut", True), True)
+        assert re.search(r"host 1 \(127.0.0.1:\d+\) (has closed the connection|Connection reset)", log), log
+        c.end_worker()
+
+
+def test_a_changed_bit():
+    """What is encrypted cannot be changed: the hosts are lost, and no token of it is sent."""
+    if not TLS:
+        raise Skip("built without TLS")
+    with Relayed() as c:
+        want = c.server.complete(model="m", prompt=[1, 2, 3], max_tokens=400, temperature=0, ignore_eos=True,
+                                 return_token_ids=True)["choices"][0]["token_ids"]
+        events = []
+        reader = Thread(read_all, c.server.stream(model="m", prompt=[1, 2, 3], max_tokens=400, temperature=0,
+                                                  ignore_eos=True, return_token_ids=True), events)
+        c.server.wait_for(lambda: len(events) > 5, "no tokens come")
+        c.relay.corrupt = True
+        assert c.server.process.wait(PATIENCE) == 1
+        reader.join()
+        got = [t for e in events if e.get("choices") for t in e["choices"][0].get("token_ids") or []]
+        assert 5 <= len(got) < 400 and got == want[:len(got)], (got, want)
+        log = c.server.errors()
+        assert re.search(r"host 1 \(127.0.0.1:\d+\) sent what was changed on its way \(TLS\)", log), log
+        log = c.end_worker()
+        assert "sent what was changed on its way (TLS)" in log, log
 
 
 def test_another_network():
-    """Packets that are lost change nothing; a link that is gone is noticed at both ends."""
-    network = Network()
+    """Packets that are lost, late and out of order change nothing; a wire that is cut is noticed at both ends."""
+    if os.geteuid():
+        in_user_namespace("test_another_network")
+        return
+    network = Network(draw_seed())
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = with_tokenizer("qwen2", folder)
             with Cluster(path, ip=network.ip, within=network.within) as c:
-                try:
-                    network.lose(3)
-                except Skip as e:
-                    print(f"      without lost packets: {e}")
-                assert answers(c.server) == of_one_process(path, 2)
-                log = lose(c, lambda p: network.run("ip", "link", "set", network.here, "down"), False)
+                network.percent = 3
+                got = answers(c.server)
+                network.percent = 0
+                assert got == of_one_process(path, 2)
+                assert network.lost > 3, (network.lost, network.seen)
+                print(f"      {network.lost} of {network.seen} packets were lost")
+                log = lose(c, lambda p: setattr(network, "cut", True), False)
                 assert "does not answer: it hangs, or the network does" in log, log
                 rc, log = c.workers[0].end(10)
                 assert rc == 1 and "the hosts are lost: host 0" in log, log
@@ -380,28 +447,35 @@ def test_another_network():
 
 # ---- launchers, and --check ----
 
+def table_of_launchers():
+    """The rows of the table in docs/hosts.md: for each launcher the variables for the number, the count and
+    the first host."""
+    with open(os.path.join(SRC, "docs/hosts.md"), encoding="utf-8") as f:
+        rows = [line.split("|")[2:5] for line in f if re.match(r"\| .* \| `[A-Z_]+` \|", line)]
+    return [[re.findall(r"`([A-Z_]+)`", cell) for cell in row] for row in rows]
+
+
 def test_launchers():
-    for first, second in (({"MIXD_HOST": "0", "MIXD_HOSTS": "2"},
-                           {"MIXD_HOST": "1", "MIXD_HOSTS": "2", "MIXD_FIRST_HOST": "127.0.0.1"}),
-                          ({"LWS_WORKER_INDEX": "0", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "localhost"},
-                           {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "localhost"}),
-                          ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost"},
-                           {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost,x[1-3]"})):
-        c = Cluster()
-        with c.folder:
-            config = c.config()
-            a = Worker(config, ["--launched"], first)
-            b = Worker(config, ["--launched"], second)
-            b.wait_log("part of m is loaded")
-            a.wait_log("this is host 0 of 2")
-            a.process.send_signal(signal.SIGTERM)
-            for p in a, b:
-                rc, log = p.end()
-                assert rc == 0, log
-            for env, says in (({"MIXD_HOST": "2"}, 'MIXD_HOST: "2" is not a number of 0 to 1'),
-                              ({"MIXD_HOST": "1", "MIXD_HOSTS": "3"}, "MIXD_HOSTS: is 3, and cluster.hosts 2"),
-                              ({"MIXD_HOST": "1"}, "MIXD_FIRST_HOST: is not set")):
-                assert says in refused(c, ["--launched"], env, config)
+    """As the table in the documentation says, each of its variables once."""
+    table = table_of_launchers()
+    assert len(table) == 3 and all(len(row) == 3 and all(row) for row in table), table
+    for number, count, firsts in table:
+        for first in firsts:
+            c = Cluster()
+            with c.folder:
+                config = c.config()
+                name = "localhost,x[1-3]" if first.endswith("LIST") else "localhost"
+                a, b = [Worker(config, ["--launched"], {number[0]: str(i), count[0]: "2", first: name}) for i in (0, 1)]
+                b.wait_log("part of m is loaded")
+                a.wait_log("this is host 0 of 2")
+                a.process.send_signal(signal.SIGTERM)
+                for p in a, b:
+                    rc, log = p.end()
+                    assert rc == 0, log
+                for env, says in (({number[0]: "2"}, f'{number[0]}: "2" is not a number of 0 to 1'),
+                                  ({number[0]: "1", count[0]: "3"}, f"{count[0]}: is 3, and cluster.hosts 2"),
+                                  ({number[0]: "1"}, f"{firsts[-1]}: is not set")):
+                    assert says in refused(c, ["--launched"], env, config)
 
 
 def check(top, keys=""):
@@ -417,7 +491,7 @@ def test_check():
     with tempfile.NamedTemporaryFile("w") as f:
         f.write("0123456789abcdef")
         f.flush()
-        cluster = f"cluster: {{ hosts: 2, secret: {f.name} }}"
+        cluster = f"cluster: {{ hosts: 2, secret: {f.name}, tls: {str(TLS).lower()} }}"
         rc, out, err = check(cluster)
         assert rc == 0, err
         assert re.search(r"^    host 1: rank 1, [\d.]+ MiB beside the mapped weights\n    rank 1   mixers ", out, re.M), out

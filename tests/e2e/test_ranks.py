@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -120,6 +121,39 @@ def test_gpus():
         for rank in 0, 1:
             assert re.search(rf"^    rank {rank} .* of the vocabulary [\d.]+ MiB, copies [\d.]+ MiB, on cuda:{rank}$",
                              out, re.M), out
+
+
+def test_gpus_are_not_shared():
+    """Two models on several GPUs could wait for each other: none is loaded beside another on a GPU of its."""
+    modules = Modules()
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer(MODEL, folder)
+        two = f"path: {path}, max_context: 256, memory: 64MiB, device: ['cuda:0', 'cuda:1']"
+
+        def change(s, models, expect):
+            with open(s.config, encoding="utf-8") as f:
+                top = f.read().split("models:")[0]
+            with open(s.config, "w", encoding="utf-8") as f:
+                f.write(top + "models: [" + ", ".join(f"{{ {m} }}" for m in models) + "]\n")
+            before = s.errors().count(expect)
+            s.process.send_signal(signal.SIGHUP)
+            s.wait_for(lambda: s.errors().count(expect) > before, f"line with {expect!r}")
+
+        s = Mixd({"m": path}, keys=two.replace(f"path: {path}", ""), max_sequences=8, env=modules.env)
+        try:
+            ask = dict(prompt=[1, 2, 3], max_tokens=4, temperature=0, ignore_eos=True)
+            change(s, [f"name: m, {two}", f"name: n, {two}"], "models m and n are both on several GPUs")
+            change(s, [f"name: m, {two}, page_tokens: 32"], "it shares GPUs with the loaded m, and both have several")
+            assert s.complete(model="m", **ask)["usage"]["completion_tokens"] == 4
+            change(s, [f"name: c, path: {path}"], " reloaded ")
+            s.wait_for(lambda: "m: the old one has finished its requests and is gone" in s.errors(), "end of m")
+            change(s, [f"name: m, {two}, page_tokens: 32"], " reloaded ")
+            assert s.complete(model="m", **ask)["usage"]["completion_tokens"] == 4
+            s.process.send_signal(signal.SIGTERM)  # s.stop() takes no log with errors
+            assert s.process.wait(PATIENCE) == 0, s.errors()
+        finally:
+            if s.process.poll() is None:
+                s.process.kill()
 
 
 BLOCKS = {"Q8_0": (8, 32, 34, (0,)), "Q4_K": (12, 256, 144, (0, 2))}  # type, elements, bytes, where f16 are
