@@ -22,7 +22,7 @@ class Relay:
     most      bytes that are handed on at a time, and of which some are late
     held      nothing is handed on; nobody hears of it
     cut       the next data end their connection, in their middle
-    corrupt   of the next data from the side that connected one bit changes"""
+    corrupt   of the next record of TLS with data from the side that connected one bit changes"""
 
     def __init__(self, target, seed):
         print(f"      seed {seed}")
@@ -57,10 +57,12 @@ class Relay:
                 while self.held and not self.closing:
                     time.sleep(0.01)
                 self.bytes += len(data)
-                if self.corrupt and outwards and len(data) > DATA:
+                # of a record of TLS that is whole; in its head, a length would only be waited for
+                n = 5 + int.from_bytes(data[3:5], "big")
+                if self.corrupt and outwards and data[:3] == b"\x17\3\3" and DATA < n <= len(data):
                     self.corrupt = False
                     data = bytearray(data)
-                    data[self.draw.randrange(DATA // 2, len(data))] ^= 1 << self.draw.randrange(8)
+                    data[self.draw.randrange(5, n)] ^= 1 << self.draw.randrange(8)
                 if self.cut and len(data) > DATA:
                     b.sendall(data[:len(data) // 2])
                     break

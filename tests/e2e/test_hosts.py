@@ -505,6 +505,9 @@ def test_check():
                 (cluster.replace("hosts: 2", "hosts: 3"), "", "cannot be split over 3 ranks")):
             rc, out, err = check(top, keys)
             assert rc != 0 and says in err, (keys, err)
+        if not TLS:
+            rc, out, err = check(cluster.replace("tls: false", "tls: true"))
+            assert rc != 0 and "cluster.tls: mixd was built without TLS" in err, err
         f.truncate(8)
         rc, out, err = check(cluster)
         assert rc != 0 and "the secret has 8 bytes: must be 16 to 4095" in err, err
