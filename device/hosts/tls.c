@@ -42,9 +42,10 @@ static ssize_t failed(int rc, const char **why)
 	if (rc == GNUTLS_E_PREMATURE_TERMINATION || rc == GNUTLS_E_PULL_ERROR ||
 	    rc == GNUTLS_E_PUSH_ERROR || !rc)
 		*why = "has closed the connection";
+	else if (rc == GNUTLS_E_UNEXPECTED_PACKET_LENGTH)
+		*why = "has closed the connection in the middle of a message";
 	else if (rc == GNUTLS_E_DECRYPTION_FAILED || rc == GNUTLS_E_UNEXPECTED_PACKET ||
-	         rc == GNUTLS_E_UNEXPECTED_PACKET_LENGTH || rc == GNUTLS_E_RECORD_OVERFLOW ||
-	         rc == GNUTLS_E_UNSUPPORTED_VERSION_PACKET)
+	         rc == GNUTLS_E_RECORD_OVERFLOW || rc == GNUTLS_E_UNSUPPORTED_VERSION_PACKET)
 		*why = "sent what was changed on its way (TLS)";
 	else
 		*why = gnutls_strerror(rc);

@@ -51,11 +51,14 @@ class Relay:
                 self.threads.append(threading.Thread(target=self.carry, args=(a, b, a is near), daemon=True))
                 self.threads[-1].start()
 
+    def hold(self):
+        while self.held and not self.closing:
+            time.sleep(0.01)
+
     def carry(self, a, b, outwards):
         try:
             while data := a.recv(65536):
-                while self.held and not self.closing:
-                    time.sleep(0.01)
+                self.hold()
                 self.bytes += len(data)
                 # of a record of TLS that is whole; in its head, a length would only be waited for
                 n = 5 + int.from_bytes(data[3:5], "big")
@@ -74,6 +77,7 @@ class Relay:
                         time.sleep(self.draw.random() / 500)
         except OSError:
             pass
+        self.hold()
         for s in a, b:
             try:
                 s.shutdown(socket.SHUT_RDWR)
