@@ -71,6 +71,10 @@ mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t
                                 const struct mx_tensor **out)
 {
 	bool is_new;
+	if (t->dtype == MX_QUANT) /* its rows are blocks of several columns */
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "tensor %s: quantised, and stored transposed, which is not supported",
+		               t->name);
 	struct mx_model_made *x = made_of(r, t, &is_new);
 	if (!x)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");

@@ -106,20 +106,50 @@ static void gpt_oss_config(struct mx_gguf_maker *m)
 		json_object_set_new(rope, "truncate", json_false());
 }
 
+/* Refuses a file without the epsilon that llama.cpp needs too: another one gives wrong numbers. */
+static void need_epsilon(struct mx_gguf_maker *m)
+{
+	if (!m->status && !mx_gguf_has(m, "attention.layer_norm_rms_epsilon"))
+		mx_gguf_refuse(m, MX_E_FORMAT, "key '%s.attention.layer_norm_rms_epsilon' is missing",
+		               m->arch->name);
+}
+
+static void internlm2_config(struct mx_gguf_maker *m)
+{
+	need_epsilon(m);
+	mx_gguf_biases(m);
+}
+
+/* Converters write the epsilon under the name that the checkpoint has for it. */
+static void exaone_config(struct mx_gguf_maker *m)
+{
+	if (mx_gguf_has(m, "attention.layer_norm_epsilon"))
+		mx_gguf_copy_float(m, "attention.layer_norm_epsilon", "rms_norm_eps");
+	else
+		need_epsilon(m);
+	mx_gguf_biases(m);
+}
+
 /* MiniCPM is Granite with scores scaled as usual. Files that do not say its multipliers are of
  * early 2024. */
 static void minicpm_config(struct mx_gguf_maker *m)
 {
 	static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
 	const int64_t heads = mx_gguf_need_int(m, "attention.head_count");
-	const int64_t dim = heads > 0 ? mx_gguf_need_int(m, "embedding_length") / heads : 0;
+	const int64_t all = heads > 0 ? mx_gguf_need_int(m, "embedding_length") / heads : 0;
+	const int64_t dim = mx_gguf_get_int(m, "attention.key_length", all);
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		if (!m->status && !mx_gguf_has(m, keys[i]))
 			mx_gguf_refuse(m, MX_E_UNSUPPORTED, "key '%s.%s' is missing: convert the model anew",
 			               m->arch->name, keys[i]);
+	need_epsilon(m);
+	if (!m->status && dim < 1)
+		mx_gguf_refuse(m, MX_E_RANGE, "%s.attention.key_length: keys of %lld elements",
+		               m->arch->name, (long long)dim);
+	if (m->status)
+		return;
 	mx_gguf_granite(m);
-	mx_gguf_set_float(m, "attention_multiplier",
-	                  1 / sqrt((double)mx_gguf_get_int(m, "attention.key_length", dim)));
+	mx_gguf_set_float(m, "attention_multiplier", 1 / sqrt((double)dim));
 	mx_gguf_longrope(m);
 }
 
@@ -147,8 +177,8 @@ const struct mx_gguf_arch mx_gguf_attention_archs[] = {
      .pairs = true},
 	{"minicpm", "granite", MX_GGUF_MODEL, .renames = dense_names, .outside = mx_gguf_longrope_names,
      .config = minicpm_config, .pairs = true},
-	{"internlm2", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases,
+	{"internlm2", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = internlm2_config,
      .pairs = true},
-	{"exaone", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = mx_gguf_biases},
+	{"exaone", "llama", MX_GGUF_MODEL, .renames = dense_names, .config = exaone_config},
 	{NULL},
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and keys that several architectures have. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,7 +174,10 @@ static void longrope_factors(struct mx_gguf_maker *m, const char *tensor, json_t
 	for (size_t i = 0; !m->status && i < t->bytes / 4; i++) {
 		float f;
 		memcpy(&f, (const char *)t->data + 4 * i, 4);
-		json_array_append_new(list, json_real((double)f)); /* NaN: no value is added */
+		if (!isfinite(f))
+			mx_gguf_refuse(m, MX_E_FORMAT, "%s: element %zu is not finite", tensor, i);
+		else
+			json_array_append_new(list, json_real((double)f));
 	}
 	json_object_set_new(rope, key, list);
 }

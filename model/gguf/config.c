@@ -74,16 +74,14 @@ static void rope_scaling(struct mx_gguf_maker *m)
 	bool linear = type.n == 6 && !memcmp(type.s, "linear", 6);
 	bool yarn = type.n == 4 && !memcmp(type.s, "yarn", 4);
 	/* its factors are tensors, which architectures that have them read (mx_gguf_longrope) */
-	bool longrope =
-		type.n == 8 && !memcmp(type.s, "longrope", 8) && m->arch->outside == mx_gguf_longrope_names;
+	bool has_long = m->arch->outside == mx_gguf_longrope_names;
+	bool longrope = has_long && type.n == 8 && !memcmp(type.s, "longrope", 8);
 	if (!linear && !yarn && !longrope && !(type.n == 4 && !memcmp(type.s, "none", 4)))
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s '%.*s' is none of linear, yarn", key,
-		               type.n < 40 ? (int)type.n : 40, type.s);
+		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "%s '%.*s' is none of linear, yarn%s", key,
+		               type.n < 40 ? (int)type.n : 40, type.s, has_long ? ", longrope" : "");
 	if (longrope && !mx_gguf_has_tensor(m, "rope_factors_long.weight"))
 		mx_gguf_refuse(m, MX_E_FORMAT,
 		               "rope_factors_long.weight: is missing, which %s 'longrope' needs", key);
-	if (yarn && mx_gguf_has(m, "rope.scaling.yarn_attn_factor"))
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "rope.scaling.yarn_attn_factor is not supported");
 	if ((linear || yarn) && factors)
 		mx_gguf_refuse(m, MX_E_UNSUPPORTED, "rope.scaling.type with rope_freqs is not supported");
 	if (linear || yarn) {
@@ -98,6 +96,10 @@ static void rope_scaling(struct mx_gguf_maker *m)
 		                    json_real(mx_gguf_get_float(m, "rope.scaling.yarn_beta_fast", 32)));
 		json_object_set_new(out, "beta_slow",
 		                    json_real(mx_gguf_get_float(m, "rope.scaling.yarn_beta_slow", 1)));
+		if (mx_gguf_has(m, "rope.scaling.yarn_attn_factor"))
+			json_object_set_new(
+				out, "attention_factor",
+				json_real(mx_gguf_get_float(m, "rope.scaling.yarn_attn_factor", 1)));
 	}
 	if (factors) {
 		json_object_set_new(out, "rope_type", json_string("default"));

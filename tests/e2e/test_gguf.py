@@ -212,6 +212,30 @@ def test_both_parts_of_a_matrix_are_read():
         assert any("tensor 'blk.0.attn_v_b.weight' is not aligned to its 4-byte elements" in s for s in said), said
 
 
+def test_quantised_experts_that_lie_transposed_are_refused():
+    """Names outside of blocks are a file's own: experts as some checkpoints store them, in blocks of Q4_0."""
+    width, dim, inner, n, vocab = 64, 32, 32, 2, 4096
+    shapes = {"token_embd": (vocab, width), "output_norm": (width,)}
+    shapes |= {"blk.0." + k: shape for k, shape in {
+        "attn_norm": (width,), "ffn_norm": (width,), "attn_q": (2 * dim, width), "attn_k": (dim, width),
+        "attn_v": (dim, width), "attn_output": (width, 2 * dim), "attn_q_norm": (dim,), "attn_k_norm": (dim,),
+        "ffn_gate_inp": (n, width)}.items()}
+    listed = [(name + ".weight", shape, 0, bytes(4 * math.prod(shape))) for name, shape in shapes.items()]
+    experts = "model.layers.0.mlp.experts."
+    listed += [(experts + name, shape, 2, bytes(math.prod(shape) // 32 * 18))
+               for name, shape in {"gate_up_proj": (n, width, 2 * inner), "down_proj": (n, inner, width)}.items()]
+    keys = {"block_count": 1, "context_length": 64, "embedding_length": width, "feed_forward_length": inner,
+            "attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": dim,
+            "attention.value_length": dim, "attention.layer_norm_rms_epsilon": 1e-5, "expert_count": n,
+            "expert_used_count": 1, "expert_feed_forward_length": inner, "rope.freq_base": 1e4}
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "m.gguf")
+        convert(ATTENTION, path, listed, **{"general.architecture": "qwen3moe"},
+                **{"qwen3moe." + k: v for k, v in keys.items()})
+        rc, said = checked(path)
+        assert rc and "experts.gate_up_proj: quantised, and stored transposed, which is not supported" in said, said
+
+
 def test_what_is_not_supported_is_named():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "m.gguf")

@@ -46,6 +46,14 @@ static inline void put_key_int(struct mx_buf *b, const char *key, uint32_t v)
 	put_int(b, v, 4);
 }
 
+static inline void put_key_float(struct mx_buf *b, const char *key, float v)
+{
+	uint32_t bits;
+	memcpy(&bits, &v, sizeof bits);
+	put_key(b, key, MX_GGUF_F32);
+	put_int(b, bits, 4);
+}
+
 /* Dimensions are in the file's order; 0 ends them. */
 static inline void put_tensor(struct mx_buf *b, const char *name, uint64_t ne0, uint64_t ne1,
                               uint32_t type, uint64_t offset)

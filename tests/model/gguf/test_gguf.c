@@ -317,6 +317,58 @@ static void what_would_be_wrong_is_refused(void **state)
 	}
 }
 
+static char *config_of(struct mx_buf *b)
+{
+	struct mx_gguf *g = parsed(b);
+	struct mx_err err = {0};
+	char *text = NULL;
+	size_t n = 0;
+	if (mx_gguf_make(g, "config.json", &text, &n, &err))
+		fail_msg("%s", err.text);
+	mx_gguf_close(g);
+	mx_buf_free(b);
+	return text;
+}
+
+/* The epsilon of norms has no default that fits: it is read under either name, or is missing. */
+static void epsilons_are_read_or_missed(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	static const char *const archs[] = {"exaone", "internlm2"};
+	for (int i = 0; i < 2; i++) {
+		char message[96];
+		put_small(&b, archs[i], 0);
+		put_small_tensor(&b);
+		snprintf(message, sizeof message, "key '%s.attention.layer_norm_rms_epsilon' is missing",
+		         archs[i]);
+		make_fails(&b, "config.json", MX_E_FORMAT, message);
+	}
+	put_small(&b, "exaone", 1);
+	put_key_float(&b, "exaone.attention.layer_norm_epsilon", 0.25f);
+	put_small_tensor(&b);
+	char *text = config_of(&b);
+	assert_non_null(strstr(text, "\"rms_norm_eps\": 0.25"));
+	free(text);
+}
+
+/* YaRN's magnitude, where the file has it. */
+static void the_scale_of_yarn_is_read(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	put_small(&b, "llama", 5);
+	put_key_text(&b, "llama.rope.scaling.type", "yarn");
+	put_key_float(&b, "llama.rope.scaling.factor", 16);
+	put_key_int(&b, "llama.rope.scaling.original_context_length", 8192);
+	put_key_float(&b, "llama.rope.scaling.yarn_attn_factor", 1.25f);
+	put_key_float(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	put_small_tensor(&b);
+	char *text = config_of(&b);
+	assert_non_null(strstr(text, "\"attention_factor\": 1.25"));
+	free(text);
+}
+
 /* Makes a file of Gemma 4 with two layers, of which the first has a window. */
 static void put_gemma4(struct mx_buf *b, uint32_t shared, uint32_t kv_heads, bool rope)
 {
@@ -613,6 +665,8 @@ int main(void)
 		cmocka_unit_test(bad_tensors_are_refused),
 		cmocka_unit_test(what_is_not_known_is_named),
 		cmocka_unit_test(what_would_be_wrong_is_refused),
+		cmocka_unit_test(epsilons_are_read_or_missed),
+		cmocka_unit_test(the_scale_of_yarn_is_read),
 		cmocka_unit_test(types_are_refused_by_name),
 		cmocka_unit_test(experts_are_parted),
 		cmocka_unit_test(the_parts_of_kv_b_are_one_tensor),
