@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "mixers/share.h"
+
 static bool has(struct mx_resolver *r, const char *name)
 {
 	const struct mx_tensor *t;
@@ -267,8 +269,9 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
 	if (!out->experts)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	out->first = (uint32_t)((uint64_t)p->n * r->limits->rank / r->limits->ranks);
-	out->end = (uint32_t)((uint64_t)p->n * (r->limits->rank + 1) / r->limits->ranks);
+	const struct mx_share share = mx_share_of(p->n, r->limits->rank, r->limits->ranks);
+	out->first = share.first;
+	out->end = share.first + share.n;
 	st =
 		r->device->info.own_memory ? find_all_device(r, p, inner, out) : find_all(r, p, inner, out);
 	measure(m, p, inner);

@@ -4,7 +4,8 @@
  *
  * Shares are neighbours, in the order of the ranks. Where a number does not divide, the first ranks
  * have one more than the others, so that no rank has more than the first: its memory is what each
- * rank is planned with. No rank has nothing.
+ * rank is planned with (but of channels of groups that several ranks share, in blocks of 32: there
+ * a later rank may have more, which is refused when it is opened). No rank has nothing.
  */
 #ifndef MX_MIXERS_SHARE_H
 #define MX_MIXERS_SHARE_H
