@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/hmac.h"
@@ -125,6 +126,14 @@ static int find_key(gnutls_session_t session, const char *name, gnutls_datum_t *
 	return 0;
 }
 
+/* Writes to the socket. GnuTLS has such a function too; with one of our own it does not leave the
+ * records to the kernel (kTLS, where the host's configuration says so), whose retries are others
+ * than those of tls_send. */
+static ssize_t push(gnutls_transport_ptr_t fd, const void *from, size_t bytes)
+{
+	return send((int)(intptr_t)fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static int set_up(struct mx_channel_tls *t, int fd, bool serves)
 {
 	const gnutls_datum_t key = {t->key, KEY};
@@ -134,6 +143,7 @@ static int set_up(struct mx_channel_tls *t, int fd, bool serves)
 		return rc;
 	gnutls_session_set_ptr(t->session, t);
 	gnutls_transport_set_int(t->session, fd);
+	gnutls_transport_set_push_function(t->session, push);
 	gnutls_handshake_set_timeout(t->session, 0); /* the deadline is ours */
 	rc = gnutls_priority_set_direct(t->session, RULES, NULL);
 	if (rc < 0)

@@ -3,7 +3,7 @@
  * Tests the communication of ranks of several hosts, here threads of one process that are connected
  * by pairs of sockets, with TLS too: sums of the ranks of a host, then of the hosts, in their
  * orders, whichever comes first; copies; that nobody waits for a rank or a host that has given up.
- * Random inputs come from one seed, printed; MX_TEST_SEED replays it.
+ * Random inputs come from one seed, printed; MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,10 +50,10 @@ static bool with_tls;
 
 static int setup(void **state)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	(void)state;
 	seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < MOST; i++)
 		assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), 1, 64, &devices[i], NULL), MX_OK);
 	return 0;

@@ -4,7 +4,7 @@
  * follows is changed in turn, or is the last that comes. Whatever happens, no byte arrives that was
  * not sent. Other secrets, peers that are silent or speak something else, bytes that come one by
  * one, and frames of all sizes that go both ways through small buffers. Random inputs come from one
- * seed, printed; MX_TEST_SEED replays it.
+ * seed, printed; MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,10 +32,10 @@ static uint64_t seed;
 
 static int setup(void **state)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	(void)state;
 	seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	return 0;
 }
 

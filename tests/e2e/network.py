@@ -28,7 +28,7 @@ class Relay:
         print(f"      seed {seed}")
         self.target, self.draw = target, random.Random(seed)
         self.most, self.held, self.cut, self.corrupt = 65536, False, False, False
-        self.bytes, self.closing = 0, False
+        self.bytes, self.releases, self.closing = 0, 0, False
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.sockets, self.threads = [], [threading.Thread(target=self.accept, daemon=True)]
@@ -52,8 +52,13 @@ class Relay:
                 self.threads[-1].start()
 
     def hold(self):
-        while self.held and not self.closing:
+        n = self.releases
+        while self.held and self.releases == n and not self.closing:
             time.sleep(0.01)
+
+    def let_go(self):
+        """Ends `held`, for each thread that waits, though it be set again before the thread looks."""
+        self.releases, self.held = self.releases + 1, False
 
     def carry(self, a, b, outwards):
         try:

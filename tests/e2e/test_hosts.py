@@ -361,7 +361,7 @@ class Relayed(Cluster):
 
 
 def draw_seed():
-    return int(os.environ.get("MX_TEST_SEED") or random.randrange(1 << 30))
+    return int(os.environ.get("MIXD_TEST_SEED") or random.randrange(1 << 30))
 
 
 def test_bytes_that_trickle():
@@ -384,7 +384,7 @@ def test_a_network_that_stands_still():
             c.server.wait_for(lambda: c.relay.bytes > before + 20000, "data")  # pylint: disable=cell-var-from-loop
             c.relay.held = True
             time.sleep(2)
-            c.relay.held = False
+            c.relay.let_go()
         assert asked.join() == of_one_process(DEMO, 2)
         log = lose(c, lambda p: setattr(c.relay, "held", True), True)
         assert "does not answer: it hangs, or the network does" in log, log

@@ -3,7 +3,7 @@
  * Tests the messages by which hosts send calls to each other: a call that is read is the one that
  * was written, for random steps of sequences that grow, shrink and change places; damaged messages
  * are refused, or read as a call that is within the limits. Random inputs come from one seed,
- * printed; MX_TEST_SEED replays it.
+ * printed; MIXD_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,10 +40,10 @@ static mx_rank_run_f *const runs[] = {first, second};
 
 static int setup(void **state)
 {
-	const char *given = getenv("MX_TEST_SEED");
+	const char *given = getenv("MIXD_TEST_SEED");
 	(void)state;
 	seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
-	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	return 0;
 }
 
