@@ -142,7 +142,7 @@ def test_a_5xx_is_logged_with_its_cause_whatever_log_access_says():
     s = Mixd(top="log: { access: off, format: json }\n", queue=1, max_sequences=1, step_tokens=64, step_ms=50)
     fields = dict(prompt="Call me", max_tokens=300, ignore_eos=True)
     running = [Thread(s.post, "/v1/completions", fields, headers={"X-Request-Id": f"r{i}"}) for i in range(2)]
-    s.wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "queue")
+    s.wait_for(lambda: s.metric("vllm:num_requests_running") == 1 and s.metric("vllm:num_requests_waiting") == 1, "queue")
     assert ask(s, "full")[0] == 503
     line = line_of(s, "full")
     assert line["level"] == "warning" and line["status"] == 503, line

@@ -502,7 +502,7 @@ def test_check():
                  "tensor 1 times context 1 is not the number of devices of all hosts, 2 times 1"),
                 (cluster, ", parallel: { context: 2 }", "pages are shared by ranks of one host only"),
                 (cluster, ", device: 'cuda:0'", "cluster.hosts: GPUs of several hosts do not communicate yet"),
-                (cluster.replace("hosts: 2", "hosts: 3"), "", "cannot be split over 3 ranks")):
+                (cluster.replace("hosts: 2", "hosts: 7"), "", "6 heads cannot be split over 7 ranks")):
             rc, out, err = check(top, keys)
             assert rc != 0 and says in err, (keys, err)
         if not TLS:
