@@ -55,6 +55,13 @@ MX_INLINE void bf16_step(const int R, const int C, const uint16_t *const *row, s
 	}
 }
 
+/* Returns what y[i][r], which is *y, begins with. */
+MX_INLINE float bf16_begin(const struct mx_product *p, size_t r, const float *y)
+{
+	const float b = p->bias ? p->bias[r] : 0.0f;
+	return p->accumulate ? *y + b : b;
+}
+
 /* Adds the sums of n_r weight rows from r on (at most BF16_R) to y, which begins with bias and
  * old y where they are the first. */
 MX_INLINE void bf16_add(const struct mx_product *p, bool first, size_t r, size_t n_r, v4f sums,
@@ -72,13 +79,8 @@ MX_INLINE void bf16_add(const struct mx_product *p, bool first, size_t r, size_t
 		memcpy(y, &from, sizeof from);
 		return;
 	}
-	for (size_t j = 0; j < n_r; j++) {
-		const float bias_j = first && p->bias ? p->bias[r + j] : 0;
-		float v = !first || p->accumulate ? y[j] : 0;
-		if (first)
-			v = p->accumulate ? v + bias_j : bias_j;
-		y[j] = v + sums[j];
-	}
+	for (size_t j = 0; j < n_r; j++)
+		y[j] = (first ? bf16_begin(p, r + j, &y[j]) : y[j]) + sums[j];
 }
 
 #endif

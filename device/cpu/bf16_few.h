@@ -17,13 +17,6 @@
 #define BF16_APART_COLS 1024
 #define BF16_APART_R    6 /* most rows of the weight at a time */
 
-/* Returns what y[i][r], which is *y, begins with. */
-MX_INLINE float bf16_begin(const struct mx_product *p, size_t r, const float *y)
-{
-	const float b = p->bias ? p->bias[r] : 0.0f;
-	return p->accumulate ? *y + b : b;
-}
-
 /* Takes R rows of the weight at a time, which lie an R-th of all rows apart. */
 MX_INLINE void bf16_apart(const int C, const int R, const struct mx_product *p, size_t r0,
                           size_t r1)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The texts of Qwen's models with images: Qwen 2 VL, Qwen 2.5 VL and Qwen 3 VL, the last
- * one with experts too. Their rope turns
- * parts of a head by three positions, which are the same for text, so it is that of Qwen 2 and 3.
+ * The texts of Qwen's models with images: Qwen 2 VL, Qwen 2.5 VL and Qwen 3 VL, the last one with
+ * experts too. Their rope turns parts of a head by three positions, which are the same for text, so
+ * it is that of Qwen 2 and 3.
  */
 #include "model/family/family.h"
 
@@ -17,6 +17,12 @@ static const char *const skipped[] = {"visual.*", "model.visual.*", NULL};
 	.default_window = 4096, .window = MX_WINDOW_LAYERS, .qkv_bias = true, .three_positions = true, \
 	.layers = mx_dense_layers
 
+#define QWEN3                                                                                      \
+	.names = &mx_llama_names, .roots = roots, .skipped = skipped, .default_head_dim = 128,         \
+	.default_max_position = 128000, .default_theta = 5e5, .window = MX_WINDOW_NONE,                \
+	.has_attention_bias = true, .qk_norm = true, .three_positions = true,                          \
+	.layers = mx_dense_layers
+
 const struct mx_family mx_family_qwen2_vl_text = {.model_type = "qwen2_vl_text", QWEN2};
 const struct mx_family mx_family_qwen2_5_vl_text = {.model_type = "qwen2_5_vl_text", QWEN2};
 
@@ -28,18 +34,8 @@ const struct mx_family mx_family_qwen2_5_vl = {
 
 const struct mx_family mx_family_qwen3_vl_text = {
 	.model_type = "qwen3_vl_text",
-	.names = &mx_llama_names,
-	.roots = roots,
-	.skipped = skipped,
+	QWEN3,
 	.default_kv_heads = 32,
-	.default_head_dim = 128,
-	.default_max_position = 128000,
-	.default_theta = 5e5,
-	.window = MX_WINDOW_NONE,
-	.has_attention_bias = true,
-	.qk_norm = true,
-	.three_positions = true,
-	.layers = mx_dense_layers,
 };
 
 const struct mx_family mx_family_qwen3_vl = {
@@ -57,19 +53,9 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 
 const struct mx_family mx_family_qwen3_vl_moe_text = {
 	.model_type = "qwen3_vl_moe_text",
-	.names = &mx_llama_names,
-	.roots = roots,
-	.skipped = skipped,
+	QWEN3,
 	.default_kv_heads = 16,
-	.default_head_dim = 128,
-	.default_max_position = 128000,
-	.default_theta = 5e5,
-	.window = MX_WINDOW_NONE,
-	.has_attention_bias = true,
-	.qk_norm = true,
-	.three_positions = true,
 	.mlp = experts,
-	.layers = mx_dense_layers,
 };
 
 const struct mx_family mx_family_qwen3_vl_moe = {

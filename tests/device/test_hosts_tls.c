@@ -262,6 +262,21 @@ static void strange(bool serves, const void *x, size_t n, bool leaves, mx_status
 	close(fds[1]);
 }
 
+/* A peer sends bytes and leaves: whatever they are taken for, it is refused. */
+static void refused(bool serves, const uint8_t *x, size_t n)
+{
+	struct tls_end end;
+	int fds[2];
+	pair(fds);
+	assert_int_equal(send(fds[1], x, n, 0), n);
+	shutdown(fds[1], SHUT_WR);
+	tls_end_start(&end, fds[0], serves, secret, PATIENCE);
+	pthread_join(end.thread, NULL);
+	assert_int_not_equal(end.status, MX_OK);
+	mx_channel_close(&end.channel);
+	close(fds[1]);
+}
+
 static void test_strangers(void **state)
 {
 	static const char http[] = "GET / HTTP/1.1\r\n\r\n";
@@ -275,36 +290,17 @@ static void test_strangers(void **state)
 		strange(serves, half, sizeof half, false, MX_E_IO);
 		strange(serves, half, sizeof half, true, MX_E_IO);
 		strange(serves, http, sizeof http, false, MX_E_FORMAT);
-		for (int i = 0; i < 200; i++) { /* whatever it is taken for, it is refused in time */
-			struct tls_end end;
+		for (int i = 0; i < 200; i++) {
 			uint8_t x[300];
-			int fds[2];
 			for (size_t k = 0; k < sizeof x; k++)
 				x[k] = (uint8_t)rng_next(&rng);
 			if (i % 2)
 				memcpy(x, half, 5);
-			pair(fds);
-			assert_int_equal(send(fds[1], x, sizeof x, 0), sizeof x);
-			shutdown(fds[1], SHUT_WR);
-			tls_end_start(&end, fds[0], serves, secret, PATIENCE);
-			pthread_join(end.thread, NULL);
-			assert_int_not_equal(end.status, MX_OK);
-			mx_channel_close(&end.channel);
-			close(fds[1]);
+			refused(serves, x, sizeof x);
 		}
 	}
-	for (int serves = 0; serves < 2; serves++) {
-		struct tls_end end;
-		int fds[2];
-		pair(fds);
-		assert_int_equal(send(fds[1], warnings, sizeof warnings, 0), sizeof warnings);
-		shutdown(fds[1], SHUT_WR);
-		tls_end_start(&end, fds[0], serves, secret, PATIENCE);
-		pthread_join(end.thread, NULL);
-		assert_int_not_equal(end.status, MX_OK);
-		mx_channel_close(&end.channel);
-		close(fds[1]);
-	}
+	for (int serves = 0; serves < 2; serves++)
+		refused(serves, warnings, sizeof warnings);
 }
 
 /* ---- frames ---- */
