@@ -156,12 +156,10 @@ mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, b
 	                                           : mx_quant_choose(s, bits, &q);
 	if (st != MX_OK)
 		return st;
-	if (q.offset == MX_OFFSET_MIN && q.group == 16) /* no kernel has minima of so few columns */
-		return MX_E_UNSUPPORTED;
 	if (experts && (s->format == MX_QUANT_MXFP4 || s->format == MX_QUANT_FP4)) {
 		q.codes = MX_CODES_E2M1;
 		q.table = NULL;
-	} else if ((q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) || q.group == 16) {
+	} else if (q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) {
 		q.codes = MX_CODES_8;
 		q.center = 128;
 		q.table = NULL;

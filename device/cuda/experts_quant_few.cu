@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 {
 #if __CUDA_ARCH__ >= 900
 	constexpr int RUNS = runs_of<DOWN>();
-	constexpr bool KEEPS = keeps(SCALING);
+	constexpr uint32_t KEEPS = keeps(SCALING, OFFSET);
 	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, stages, sums */
 	__shared__ item items[ITEMS];
 	const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = lane_id();
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 	const matrices m = matrices_of<DOWN, RUNS>(p.m);
 	const uint32_t blocks = (m.cols + COLS - 1) / COLS;
 	const uint32_t bars = (uint32_t)__cvta_generic_to_shared(smem) + warp * MOST_STAGES * 8;
-	kept *const k = (kept *)(smem + BARRIERS) + warp;
-	unsigned char *const rings = smem + BARRIERS + (KEEPS ? WARPS * sizeof(kept) : 0);
+	kept *const k = (kept *)(smem + BARRIERS) + warp * KEEPS;
+	unsigned char *const rings = smem + BARRIERS + WARPS * KEEPS * sizeof(kept);
 	unsigned char *const mine = rings + warp * stages * bytes;
 	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(mine);
 	float *const sums = (float *)(rings + WARPS * stages * bytes);
@@ -203,7 +203,8 @@ few_f *const kernels[][N_SIZES] = {
 	KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_KEPT), KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F32),
 	KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_KEPT),    KERNEL(MX_CODES_4, MX_OFFSET_MIN, BY_KEPT),
 	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_KEPT),    KERNEL(MX_CODES_8, MX_OFFSET_MIN, BY_KEPT),
-	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_SMALL),
+	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_SMALL),   KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_SMALL),
+	KERNEL(MX_CODES_4, MX_OFFSET_MIN, BY_SMALL),
 #undef KERNEL
 };
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
@@ -212,18 +213,21 @@ enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 int kernel_of(const mx_cuda_quant &q)
 {
 	const scaling by = scaling_of(q);
+	const bool minima = q.offset == MX_OFFSET_MIN;
+	if (by == BY_SMALL)
+		return q.codes_as == MX_CODES_8 ? 8 : 9 + minima;
 	switch (q.codes_as) {
 	case MX_CODES_E2M1: return 0;
 	case MX_CODES_E4M3: return by == BY_F32 ? 1 : 2;
-	case MX_CODES_4:
-		return q.offset == MX_OFFSET_MIN ? 5 : q.offset == MX_OFFSET_NONE && by == BY_F32 ? 3 : 4;
-	default: return by == BY_SMALL ? 8 : q.offset == MX_OFFSET_MIN ? 7 : 6;
+	case MX_CODES_4: return minima ? 5 : q.offset == MX_OFFSET_NONE && by == BY_F32 ? 3 : 4;
+	default: return 6 + minima;
 	}
 }
 
-bool keeps_scales(int kernel)
+/* Returns how many `kept` a warp has. */
+uint32_t kept_by(int kernel)
 {
-	return kernel != 0 && kernel != 1 && kernel != 3;
+	return kernel == 0 || kernel == 1 || kernel == 3 ? 0 : kernel == 10 ? 2 : 1;
 }
 
 template <bool DOWN>
@@ -235,7 +239,7 @@ cudaError_t launch(const mx_cuda_experts &p, const mx_cuda_quant &q, int sms, cu
 	const uint64_t most = (uint64_t)p.max_tiles * ((rows + each - 1) / each);
 	const uint32_t ctas = (uint32_t)(most < 2 * (uint64_t)sms ? most : 2 * (uint64_t)sms);
 	const int kernel = kernel_of(q);
-	const uint32_t fixed = BARRIERS + (keeps_scales(kernel) ? WARPS * (uint32_t)sizeof(kept) : 0) +
+	const uint32_t fixed = BARRIERS + WARPS * kept_by(kernel) * (uint32_t)sizeof(kept) +
 	                       WARPS * RUNS * nt * SUM_TILE * (uint32_t)sizeof(float);
 	const uint32_t each_stage = WARPS * q.super_bytes, fit = (SMEM - fixed) / each_stage;
 	const uint32_t stages = fit < MOST_STAGES ? fit : MOST_STAGES;

@@ -28,12 +28,14 @@ enum scaling {
 	BY_BF16,  /* as they lie: of groups of 32, two bytes each */
 };
 
-static constexpr __host__ __device__ bool keeps(int scaling)
+/* Returns how many `kept` a block takes. */
+static constexpr __host__ __device__ uint32_t keeps(int scaling, int offset)
 {
-	return scaling == BY_KEPT || scaling == BY_SMALL;
+	return scaling == BY_SMALL ? 1 + (offset == MX_OFFSET_MIN) : scaling == BY_KEPT;
 }
 
-/* Pairs of f32, of rows g and g + 8, for each 32 columns (BY_SMALL: 16) of a block and each g. */
+/* Pairs of f32, of rows g and g + 8, for each 32 columns (BY_SMALL: 16, the minima in a `kept` of
+ * their own behind) of a block and each g. */
 union kept {
 	struct {
 		float2 scales[4][8];
@@ -50,15 +52,16 @@ template <int CODES, int OFFSET, int SCALING>
 static __device__ __forceinline__ void keep(kept *to, const mx_cuda_quant &q,
                                             const unsigned char *block, uint32_t lane)
 {
-	constexpr uint32_t N = SCALING == BY_SMALL ? 128 : 64;
+	constexpr bool SMALL = SCALING == BY_SMALL;
+	constexpr uint32_t N = SMALL ? 128 : 64;
+	float *const minima = SMALL ? (float *)(to + 1) : (float *)to->minima;
 #pragma unroll 1
 	for (uint32_t i = lane; i < N; i += 32) {
-		const uint32_t k = i / 16,
-					   at = (SCALING == BY_SMALL ? k : k * 32 >> q.group_shift) * 16 + i % 16;
+		const uint32_t k = i / 16, at = (SMALL ? k : k * 32 >> q.group_shift) * 16 + i % 16;
 		((float *)to)[i] = mx_scale(q, block, at);
 		if (OFFSET == MX_OFFSET_MIN)
-			((float *)to->minima)[i] = mx_minimum(q, block, at);
-		else if (CODES == MX_CODES_4)
+			minima[i] = mx_minimum(q, block, at);
+		else if (CODES == MX_CODES_4 && !SMALL)
 			((uint8_t *)to->zeros)[i] = (uint8_t)mx_zero_4(q, block, at);
 	}
 }
@@ -167,7 +170,15 @@ static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint4
 			if (SCALING != BY_F32 || j % 2)
 				add_scaled<NT>(acc, part, scales_of<SCALING>(b, g, j));
 		}
-		if (OFFSET == MX_OFFSET_MIN) {
+		if (OFFSET == MX_OFFSET_MIN && SCALING == BY_SMALL) {
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				const float2 m = b.k[1].small[2 * j + half][g];
+				const uint4 ones = only_if(t / 2 == half, one);
+				product<NT>(part, false, ones, ones, x, j);
+				add_scaled<NT>(acc, part, make_float2(-m.x, -m.y));
+			}
+		} else if (OFFSET == MX_OFFSET_MIN) {
 			const float2 m = b.k->minima[j][g];
 			product<NT>(part, false, one, one, x, j);
 			add_scaled<NT>(acc, part, make_float2(-m.x, -m.y));

@@ -80,14 +80,14 @@ template <int CODES, int OFFSET, int SCALING, int NT, bool NORM>
 static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 	few_quant(const mx_cuda_quant_product a, uint32_t *ask, const uint32_t stages)
 {
-	constexpr bool KEEPS = keeps(SCALING);
+	constexpr uint32_t KEEPS = keeps(SCALING, OFFSET);
 	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, stages, sums, x */
 	const mx_cuda_product &p = a.p;
 	const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = lane_id();
 	const uint32_t g = lane / 4, t = lane % 4;
 	const work w(a, TILE, COLS);
-	kept *const k = (kept *)(smem + BARRIERS) + warp * R;
-	unsigned char *const at = smem + BARRIERS + (KEEPS ? W * R * sizeof(kept) : 0);
+	kept *const k = (kept *)(smem + BARRIERS) + warp * R * KEEPS;
+	unsigned char *const at = smem + BARRIERS + W * R * KEEPS * sizeof(kept);
 	float *sums = (float *)(at + W * stages * w.bytes);
 
 	mx_pdl_launch();
@@ -166,14 +166,14 @@ static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 			if (KEEPS && there) {
 				for (int r = 0; r < R; r++)
 					if (r < here)
-						keep<CODES, OFFSET, SCALING>(k + r, a.q, data[r], lane);
+						keep<CODES, OFFSET, SCALING>(k + r * KEEPS, a.q, data[r], lane);
 				__syncwarp();
 			}
 			auto tiles = [&](auto count) {
 #pragma unroll
 				for (int r = 0; r < decltype(count)::n; r++) {
 					const beside b = {data[r] + g * (SCALING == BY_F16 ? 4 : 8),
-					                  data[r] + a.q.zeros + g * 2, k + r, second};
+					                  data[r] + a.q.zeros + g * 2, k + r * KEEPS, second};
 					multiply<CODES, OFFSET, SCALING, NT>(
 						acc[r], x, (const uint4 *)(data[r] + a.q.codes) + lane, b, g, t, center);
 				}
@@ -250,19 +250,20 @@ static few_f *const kernels[][N_SIZES] = {
 	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_F16),     KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_F32),
 	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_KEPT),    KERNEL(MX_CODES_8, MX_OFFSET_MIN, BY_KEPT),
 	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_SMALL),   KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_F32),
-	KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_KEPT),
+	KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_KEPT), KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_SMALL),
+	KERNEL(MX_CODES_4, MX_OFFSET_MIN, BY_SMALL),
 #undef KERNEL
 };
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
-/* Returns the row of the table for a form. Groups of 16 columns have 8 bits and no minima. */
+/* Returns the row of the table for a form. Groups of 16 columns of 8 bits have no minima. */
 static int kernel_of(const mx_cuda_quant &q, scaling by)
 {
 	const int minima = q.offset == MX_OFFSET_MIN;
 	if (q.codes_as == MX_CODES_E4M3)
 		return by == BY_F32 ? 11 : 12;
 	if (by == BY_SMALL)
-		return 10;
+		return q.codes_as == MX_CODES_8 ? 10 : 13 + minima;
 	if (q.codes_as == MX_CODES_8)
 		return 6 + by + minima;
 	return by == BY_KEPT ? 4 + minima : by + (q.offset == MX_OFFSET_ZERO ? 2 : 0);
@@ -289,7 +290,7 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
 	const uint32_t normed = p->p.norm ? p->p.n * p->p.cols * 2 : 0;
 	const scaling by = scaling_of(p->q);
 	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * p->q.super_bytes;
-	const uint32_t fixed = BARRIERS + (keeps(by) ? W * R * (uint32_t)sizeof(kept) : 0) +
+	const uint32_t fixed = BARRIERS + W * R * keeps(by, p->q.offset) * (uint32_t)sizeof(kept) +
 	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
 	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
 	if (stages < R)

@@ -66,13 +66,6 @@ static void test_packed_rows(void **state)
 	for (size_t i = 0; i < n_quant_cases; i++) {
 		struct quant_matrix m;
 		quant_matrix_make(&m, &quant_cases[i], 24, 512, &rng);
-		if (m.s.format == MX_QUANT_Q2_K) { /* GPUs have no products for it */
-			assert_int_equal(quant_matrix_pack(&m, 0, true), MX_E_UNSUPPORTED);
-			assert_int_equal(quant_matrix_pack(&m, 0, false), MX_OK);
-			check_rows(&m, &quant_cases[i]);
-			quant_matrix_free(&m);
-			continue;
-		}
 		for (int fragments = on_cpus(i) ? 0 : 1; fragments < 2; fragments++) {
 			assert_int_equal(quant_matrix_pack(&m, quant_cases[i].bits, fragments), MX_OK);
 			check_rows(&m, &quant_cases[i]);

@@ -128,15 +128,16 @@ static void spoil(struct bench *b, struct quant_matrix *m)
 	}
 	const uint32_t n = mx_quant_block_elements(f);
 	const size_t block = mx_quant_row_bytes(f, n);
+	const bool k2 = f == MX_QUANT_Q2_K;
 	const bool minima =
-		f == MX_QUANT_Q4_1 || f == MX_QUANT_Q5_1 || f == MX_QUANT_Q4_K || f == MX_QUANT_Q5_K;
+		f == MX_QUANT_Q4_1 || f == MX_QUANT_Q5_1 || k2 || f == MX_QUANT_Q4_K || f == MX_QUANT_Q5_K;
 	const uint16_t large = 0x5000; /* 32 as a half */
 	for (size_t at = 0; at < elements / n * block; at += block) {
-		const size_t scale = f == MX_QUANT_Q6_K ? 208 : 0;
+		const size_t scale = f == MX_QUANT_Q6_K ? 208 : k2 ? 80 : 0;
 		if (rng_below(&b->rng, 8) == 0)
 			memset(m->codes + at + scale, 0, f == MX_QUANT_MXFP4 ? 1 : 2);
 		if (minima && rng_below(&b->rng, 8) == 0)
-			memcpy(m->codes + at + 2, &large, 2);
+			memcpy(m->codes + at + scale + 2, &large, 2);
 	}
 }
 
@@ -163,8 +164,7 @@ static bool fits(const struct shape *s, const struct quant_case *f)
 	const uint32_t whole = f->group == QUANT_WHOLE || f->format == MX_QUANT_PLAIN ? 8
 	                       : f->group                                             ? f->group
 	                                  : mx_quant_block_elements(f->format);
-	return s->cols % whole == 0 && s->width % whole == 0 &&
-	       f->format != MX_QUANT_Q2_K; /* which is expanded */
+	return s->cols % whole == 0 && s->width % whole == 0;
 }
 
 /* Draws the weights of all experts and tells the device where they are. A packed matrix takes no
@@ -350,25 +350,30 @@ static double activation(const struct mx_experts *m, double x)
 	return x > 0 ? x * x : 0;
 }
 
-/* `rounded`: of numbers of W as bf16. */
-static double dot(const float *w, const float *x, size_t n, bool rounded)
+/* `rounded`: of numbers of W as bf16. Adds the squares of the terms to *squares; or NULL. */
+static double dot(const float *w, const float *x, size_t n, bool rounded, double *squares)
 {
-	double sum = 0;
-	for (size_t i = 0; i < n; i++)
-		sum += (double)(rounded ? mx_bf16_to_f32(mx_f32_to_bf16(w[i])) : w[i]) * x[i];
+	double sum = 0, of_terms = 0;
+	for (size_t i = 0; i < n; i++) {
+		const double term = (double)(rounded ? mx_bf16_to_f32(mx_f32_to_bf16(w[i])) : w[i]) * x[i];
+		sum += term;
+		of_terms += term * term;
+	}
+	if (squares)
+		*squares += of_terms;
 	return sum;
 }
 
-/* Adds weight * expert(x) to y. */
+/* Adds weight * expert(x) to y, and the squares of what each output sums to *squares. */
 static void add_expert(const struct bench *b, const struct mx_expert_weights *w, const float *x,
-                       double weight, bool rounded, double *y)
+                       double weight, bool rounded, double *y, double *squares)
 {
 	const struct mx_experts *m = &b->m;
 	float *product = host_memory(m->width * sizeof *product);
 	for (uint32_t i = 0; i < m->width; i++) {
 		const size_t row = i * (size_t)m->cols;
-		double up = dot((const float *)w->up + row, x, m->cols, rounded);
-		double gate = m->gated ? dot((const float *)w->gate + row, x, m->cols, rounded) : 0;
+		double up = dot((const float *)w->up + row, x, m->cols, rounded, NULL);
+		double gate = m->gated ? dot((const float *)w->gate + row, x, m->cols, rounded, NULL) : 0;
 		up += w->up_bias ? w->up_bias[i] : 0;
 		gate += w->gate_bias ? w->gate_bias[i] : 0;
 		if (m->limit != 0) {
@@ -379,20 +384,23 @@ static void add_expert(const struct bench *b, const struct mx_expert_weights *w,
 			product[i] = (float)(m->gated ? activation(m, gate) * up : activation(m, up));
 		}
 	}
+	double terms = 0;
 	for (uint32_t i = 0; i < m->cols; i++)
-		y[i] += weight *
-		        (dot((const float *)w->down + i * (size_t)m->width, product, m->width, rounded) +
-		         (w->down_bias ? w->down_bias[i] : 0));
+		y[i] += weight * (dot((const float *)w->down + i * (size_t)m->width, product, m->width,
+		                      rounded, &terms) +
+		                  (w->down_bias ? w->down_bias[i] : 0));
+	*squares += weight * weight * terms;
 	free(product);
 }
 
-/* Returns the relative error of a whole row. */
+/* Returns the error of a whole row, relative to the row and to what its numbers are sums of:
+ * products are rounded before they are summed, and may cancel each other. */
 static double error_of(const struct bench *b, uint32_t row, const unsigned char *y, bool rounded)
 {
 	const struct shape *s = b->s;
 	struct mx_expert_link links[MX_EXPERTS_MAX_CHOSEN];
 	float logits[MX_EXPERTS_MAX];
-	double *want = host_memory(s->cols * sizeof *want), error = 0, norm = 0;
+	double *want = host_memory(s->cols * sizeof *want), error = 0, squares = 0, norm;
 	memcpy(logits, b->logits + row * (size_t)s->n, s->n * sizeof *logits);
 	mx_router_choose(&b->m.rule, b->correction, s->n, logits, links);
 	const double share = s->variant & SHARE ? 1 / (1 + exp(-(double)b->share[row])) : 1;
@@ -403,8 +411,9 @@ static double error_of(const struct bench *b, uint32_t row, const unsigned char 
 			continue;
 		const double scale = b->scales ? b->scales[links[k].index] : 1;
 		add_expert(b, &b->rows[links[k].index], b->x + row * (size_t)s->cols,
-		           scale * links[k].weight, rounded, want);
+		           scale * links[k].weight, rounded, want, &squares);
 	}
+	norm = squares;
 	for (uint32_t i = 0; i < s->cols; i++) {
 		const double d = at(b, y, i) - want[i];
 		error += d * d;

@@ -317,7 +317,7 @@ static bool fits(const struct quant_case *of, uint32_t cols)
 	const uint32_t whole = of->group == QUANT_WHOLE || of->format == MX_QUANT_PLAIN ? 8
 	                       : of->group                                              ? of->group
 	                                                                                : block;
-	return cols % whole == 0 && of->format != MX_QUANT_Q2_K; /* which is expanded */
+	return cols % whole == 0;
 }
 
 static void try_form(struct bench *b, const struct quant_case *of)
