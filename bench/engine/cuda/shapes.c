@@ -4,6 +4,7 @@
  *   8b    Llama-3-8B: 4096 wide, 32 layers, 32 heads over 8, 14336 feed-forward, 128,256 tokens
  *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
  *   8b-long, 8b8-long  the same for contexts of up to 2^20
+ *   70b8  eight of the 80 layers of Llama-3-70B, 32,000 tokens: 8192 wide, 64 heads over 8, 28672
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
  *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
@@ -42,6 +43,7 @@ const struct shape engine_shapes[] = {
 	{.name = "8b8", .model = LLAMA(4096, 8, 32, 8, 14336, 32000, 131072 + 256)},
 	{.name = "8b-long", .model = LLAMA(4096, 32, 32, 8, 14336, 128256, 1048576 + 256)},
 	{.name = "8b8-long", .model = LLAMA(4096, 8, 32, 8, 14336, 32000, 1048576 + 256)},
+	{.name = "70b8", .model = LLAMA(8192, 8, 64, 8, 28672, 32000, 131072 + 256)},
 	{.name = "1.1b", .model = LLAMA(2048, 22, 32, 4, 5632, 32000, 131072 + 256)},
 	{.name = "tiny", .model = LLAMA(1024, 4, 8, 2, 2048, 8192, 131072 + 256)},
 	{.name = "mamba2-2.7b",
