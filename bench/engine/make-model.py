@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b|qwen3.5-0.8b DIR [--gguf FILE]
+    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b|qwen3.5-0.8b|hyena-64k DIR [--gguf FILE]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
@@ -11,7 +11,8 @@ tokens, tied (Llama 3.2's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 1
 tokens, untied (Llama 3's), context 131,072; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
 128, 50,288 tokens, tied; mamba2-2.7b = its largest, 64 layers of 2560, 80 heads of 64; qwen3.5-0.8b = a hybrid of that class, 24 layers of
 1024, each fourth of attention with 8 query and 2 KV heads of 256, the others gated delta nets of 16 heads of 128,
-feed-forward 3584, 248,320 tokens, tied, with a head for multi-token prediction (no GGUF). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
+feed-forward 3584, 248,320 tokens, tied, with a head for multi-token prediction (no GGUF); hyena-64k = Hyena as trained on
+the Pile, 18 layers of 864, feed-forward 1728, 50,288 tokens, tied, but with filters of 65,536 (no GGUF). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
 Standard library only.
 """
@@ -35,7 +36,9 @@ SHAPES = {
                         tied=True),
     "qwen3.5-0.8b": dict(width=1024, layers=24, heads=8, kv_heads=2, head_dim=256, linear_heads=16, linear_dim=128,
                          conv=4, ffn=3584, vocab=248320, tied=True),
+    "hyena-64k": dict(width=864, layers=18, filter_len=65536, emb_dim=33, order=64, ffn=1728, vocab=50288, tied=True),
 }
+NO_GGUF = ("linear_heads", "filter_len")
 CONTEXT = 32768
 EPS = 1e-5
 THETA = 10000.0
@@ -71,7 +74,8 @@ def bf16(x):
 def tensors(s):
     """(Hugging Face name, GGUF name, shape, value of all elements or None = random) in the order of the
     file; with random values a matrix, which GGUF has as bf16, else f32."""
-    return (mamba2_tensors if "state" in s else qwen_tensors if "linear_heads" in s else llama_tensors)(s)
+    return (mamba2_tensors if "state" in s else qwen_tensors if "linear_heads" in s else
+            hyena_tensors if "filter_len" in s else llama_tensors)(s)
 
 
 def llama_tensors(s):
@@ -156,6 +160,39 @@ def qwen_tensors(s):
         yield f"mtp.{name}.weight", None, (d,), 0
 
 
+def hyena_tensors(s):
+    """Names of safari."""
+    d, order = s["width"], s["order"]
+
+    def linear(name, rows, cols):
+        yield name + ".weight", None, (rows, cols), None
+        yield name + ".bias", None, (rows,), 0
+
+    yield "backbone.embeddings.word_embeddings.weight", None, (s["vocab"], d), None
+    for i in range(s["layers"]):
+        hf = f"backbone.layers.{i}."
+        filter_fn = hf + "mixer.filter_fn."
+        yield filter_fn + "bias", None, (d,), 1
+        yield filter_fn + "pos_emb.z", None, (1, s["filter_len"], s["emb_dim"]), None
+        yield filter_fn + "pos_emb.t", None, (1, s["filter_len"], 1), None
+        yield filter_fn + "implicit_filter.1.freq", None, (1, order), 4
+        yield from linear(filter_fn + "implicit_filter.0", order, s["emb_dim"])
+        yield from linear(filter_fn + "implicit_filter.2", order, order)
+        yield from linear(filter_fn + "implicit_filter.4", order, order)
+        yield filter_fn + "implicit_filter.6.weight", None, (d, order), None
+        yield from linear(hf + "mixer.in_proj", 3 * d, d)
+        yield from linear(hf + "mixer.out_proj", d, d)
+        yield hf + "mixer.short_filter.weight", None, (3 * d, 1, 3), 0.25
+        yield hf + "mixer.short_filter.bias", None, (3 * d,), 0.125
+        yield from linear(hf + "mlp.fc1", s["ffn"], d)
+        yield from linear(hf + "mlp.fc2", d, s["ffn"])
+        for norm in ("norm1", "norm2"):
+            yield hf + norm + ".weight", None, (d,), 1
+            yield hf + norm + ".bias", None, (d,), 0
+    yield "backbone.ln_f.weight", None, (d,), 1
+    yield "backbone.ln_f.bias", None, (d,), 0
+
+
 def gguf_shape(s, name, shape):
     """As the peer wants it, slowest dimension first."""
     if name.endswith("ssm_conv1d.weight"):
@@ -223,6 +260,11 @@ def write_hf(s, seed, out):
                       linear_num_key_heads=s["linear_heads"], linear_num_value_heads=s["linear_heads"],
                       linear_key_head_dim=s["linear_dim"], linear_value_head_dim=s["linear_dim"],
                       linear_conv_kernel_dim=s["conv"], **common)
+    elif "filter_len" in s:
+        config = dict(model_type="safari", d_model=s["width"], d_inner=s["ffn"], n_layer=s["layers"],
+                      vocab_size=s["vocab"], bos_token_id=0, eos_token_id=0, torch_dtype="bfloat16",
+                      layer=dict(_name_="hyena", emb_dim=s["emb_dim"], filter_order=s["order"],
+                                 l_max=s["filter_len"], modulate=False))
     else:
         config = dict(architectures=["LlamaForCausalLM"], model_type="llama", intermediate_size=s["ffn"],
                       num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
@@ -330,7 +372,7 @@ def main():
     ap.add_argument("--gguf")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
-    if args.gguf and "linear_heads" in SHAPES[args.shape]:
+    if args.gguf and any(key in SHAPES[args.shape] for key in NO_GGUF):
         ap.error(f"{args.shape}: no GGUF is written of this shape")
     write_hf(SHAPES[args.shape], args.seed, args.dir)
     if args.gguf:

@@ -7,9 +7,10 @@
  * engine does, and then settled.
  *
  *   bench/gpu/hyena [-m folder of the module] [-b SEQUENCES] [-l LAYERS] [-d CHANNELS] [-n LENGTH]
- *                   [-r | -p]
+ *                   [-r | -p | -s]
  *     -r  sequences at random positions; else all at the same
  *     -p  a prompt of the length instead, beside bench/gpu/hyena-fft.py
+ *     -s  a sequence that was loaded at 11/12 of the length: what resume takes, call by call
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@
 
 struct sizes {
 	uint32_t sequences, layers, width, length;
-	bool random, prompt;
+	bool random, prompt, resume;
 };
 
 /* ---- memory and time ---- */
@@ -315,6 +316,35 @@ static double run_prompt(const struct sizes *s, struct steps *t, const struct mo
 	return since(begin, end) / REPEATS / s->layers;
 }
 
+/* Times the calls of resume of all layers of a sequence, and prints them. */
+static void run_resume(const struct sizes *s, struct steps *t, const struct model *m)
+{
+	struct mx_step step = step_of(s, t, m, false);
+	cudaEvent_t begin, end;
+	t->all->pos = t->spans->pos = s->length / 12 * 11;
+	t->all->n = t->spans->n = 0;
+	step.n_spans = 1;
+	step.n_rows = step.longest = 0;
+	send(s, t, 0);
+	CUDA(cudaEventCreate(&begin));
+	CUDA(cudaEventCreate(&end));
+	printf("resume at %u of %u, %u layers of %u channels, us a call:", t->spans->pos, s->length,
+	       s->layers, s->width);
+	double sum = 0;
+	for (int warm = 1; warm >= 0; warm--)
+		for (uint32_t progress = 0; progress != MX_RESUMED;) {
+			CUDA(cudaEventRecord(begin, stream()));
+			if (m->ops->resume(m->layers, s->layers, &step, &progress) != MX_OK)
+				exit(1);
+			CUDA(cudaEventRecord(end, stream()));
+			const double seconds = since(begin, end);
+			if (!warm)
+				printf(" %.0f", seconds * 1e6);
+			sum += warm ? 0 : seconds;
+		}
+	printf("; %.2f ms in all\n", sum * 1e3);
+}
+
 /* Times lazy in the middle of a sequence. *out_rate: bytes a second. */
 static double run_lazy(const struct sizes *s, double *out_rate)
 {
@@ -373,7 +403,7 @@ int main(int argc, char **argv)
 	struct mx_err err = {0};
 	struct steps t;
 	double rate = 0;
-	for (int c; (c = getopt(argc, argv, "m:b:l:d:n:rp")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "m:b:l:d:n:rps")) != -1;) {
 		uint32_t *to = c == 'b'   ? &s.sequences
 		               : c == 'l' ? &s.layers
 		               : c == 'd' ? &s.width
@@ -384,6 +414,8 @@ int main(int argc, char **argv)
 			s.random = true;
 		else if (c == 'p')
 			s.prompt = true;
+		else if (c == 's')
+			s.resume = true;
 		else if (c == '?')
 			return 2;
 		else
@@ -397,11 +429,11 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	base = bare_device_open();
-	const double roof = read_rate(), lazy = s.prompt ? 0 : run_lazy(&s, &rate);
-	if (!s.prompt)
+	const double roof = read_rate(), lazy = s.prompt || s.resume ? 0 : run_lazy(&s, &rate);
+	if (lazy > 0)
 		printf("%u sequences %s, %u layers of %u channels, %u positions\n", s.sequences,
 		       s.random ? "at random positions" : "in lock-step", s.layers, s.width, s.length);
-	if (!s.prompt)
+	if (lazy > 0)
 		printf("lazy %.0f us a step, %.2f TB/s, %.0f %% of a loop that reads\n", lazy * 1e6,
 		       rate * 1e-12, 100 * rate / roof);
 	m.ops = bare_device_module(folder, "hyena");
@@ -417,6 +449,10 @@ int main(int argc, char **argv)
 	if (s.prompt) {
 		printf("a prompt of %u, %u channels: %.3f ms a layer\n", s.length, s.width,
 		       run_prompt(&s, &t, &m) * 1e3);
+		return 0;
+	}
+	if (s.resume) {
+		run_resume(&s, &t, &m);
 		return 0;
 	}
 	/* Tables are sent with every step. Settle is what lazy does: sums over all inputs before a

@@ -248,7 +248,7 @@ static void open_device(struct rig *r)
 		.cuda = {.act_dtype = r->c->weight_dtype == MX_F32 ? MX_F32 : MX_BF16,
 	             .max_samples = 1,
 	             .vocab = 64,
-	             .deterministic = true}};
+	             .deterministic = !r->o.loose}};
 	struct mx_err err = {0};
 	mx_status st = r->o.device ? mx_device_open(r->o.device, &options, &r->device, &err)
 	                           : mx_cpu_create(r->o.threads, r->o.isa, r->layer.max_rows,

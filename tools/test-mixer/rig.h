@@ -48,6 +48,7 @@ struct rig_options {
 	uint64_t seed;
 	bool thorough; /* all trials, instead of a part of them */
 	bool strict;   /* a tensor of the case that the mixer does not ask for is an error */
+	bool loose;    /* the device need not be deterministic: for rows that are recorded only */
 	/* Called before each check; may be NULL. */
 	void (*begin)(const struct rig *r, const char *check);
 };

@@ -164,6 +164,57 @@ LCG_FN struct lcg_range lcg_range_of(uint32_t log2_n, uint32_t channels, uint32_
 	return lcg_range_in(log2_n, channels, phase, &t);
 }
 
+/* Positions from .. to - 1. */
+struct lcg_stretch {
+	uint32_t from, to;
+};
+
+/* Returns the positions of n from `pos` on that make whole blocks of LCG_POINTS; from = to if there
+ * is no such block. */
+LCG_FN struct lcg_stretch lcg_whole(uint32_t pos, uint32_t n)
+{
+	const uint32_t from = (pos + LCG_POINTS - 1) & ~(LCG_POINTS - 1);
+	const uint32_t to = (pos + n) & ~(LCG_POINTS - 1);
+	const struct lcg_stretch s = {from, to > from ? to : from};
+	return s;
+}
+
+/* Which of a level's units run. Those of sides up to LCG_POINTS can be left out for whole blocks
+ * (whole.cu): before them BEFORE runs, and then UNDO takes back what was due early, so that no sum
+ * in a whole block is of these sides, but for the first block, which has those of side LCG_POINTS;
+ * behind them BEHIND. Where there is no whole block, BEFORE is ALL. */
+enum lcg_stage {
+	LCG_ALL,    /* due within the span */
+	LCG_BEFORE, /* the same, but only for outputs before the whole blocks */
+	LCG_UNDO,   /* due before the span, for outputs in whole blocks: subtracted */
+	LCG_BEHIND, /* due within the span, for outputs behind the whole blocks */
+	LCG_RESUME  /* due before the span, for outputs from its position on */
+};
+
+/* Returns when the units of a stage, but for LCG_RESUME, become due: while these positions become
+ * final. to <= from: none. */
+LCG_FN struct lcg_stretch lcg_stage_of(enum lcg_stage stage, uint32_t log2_n, uint32_t pos,
+                                       uint32_t n)
+{
+	const uint32_t side = 1u << log2_n;
+	const struct lcg_stretch whole = lcg_whole(pos, n);
+	struct lcg_stretch s = {pos, pos + n};
+	if (stage == LCG_ALL || whole.from == whole.to || side > LCG_POINTS) {
+		s.to = stage == LCG_ALL || stage == LCG_BEFORE ? s.to : pos;
+	} else if (stage == LCG_BEFORE) {
+		/* units of a block are due up to a side before its end */
+		const uint32_t ahead = side < LCG_POINTS ? side : 0;
+		s.to = whole.from > ahead ? whole.from - ahead : 0;
+	} else if (stage == LCG_UNDO) {
+		/* nothing was added to the first two blocks: there the first sum is set */
+		s.from = whole.from >= 2 * LCG_POINTS && side < LCG_POINTS ? whole.from - side : pos;
+		s.to = pos;
+	} else {
+		s.from = whole.to - side;
+	}
+	return s;
+}
+
 /* The parts of number i of a range. */
 LCG_FN uint32_t lcg_first_part(const struct lcg_range *r, uint32_t i)
 {

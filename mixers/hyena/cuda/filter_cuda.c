@@ -47,24 +47,33 @@ static mx_status upload_window(struct mx_mixer *m, const float *h, uint32_t n_la
 	return status;
 }
 
-static mx_status make_spectra(struct mx_mixer *m, uint32_t max_len, const float *h, uint32_t n_lags)
+/* New spectra of a side's distances first .. first + n - 1, from lags in the device's memory. */
+static mx_status spectra_of(struct mx_mixer *m, uint32_t log2_n, uint32_t first, uint32_t n,
+                            const void *h, uint32_t n_lags, const float **out)
 {
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	void *to = NULL;
+	mx_status status =
+		m->device->ops->alloc(m->device, n * ((size_t)m->width << log2_n) * 2 * sizeof(float), &to);
+	if (status != MX_OK)
+		return status;
+	*out = to;
+	return cuda->check(
+		m->device,
+		lcg_spectra((cudaStream_t)cuda->stream, m->width, log2_n, first, n, h, n_lags, to),
+		"spectra of a long convolution");
+}
+
+static mx_status make_spectra(struct mx_mixer *m, uint32_t max_len, const float *h, uint32_t n_lags)
+{
 	void *on_device = NULL;
 	mx_status status =
 		mx_upload_array(m->device, h, (size_t)n_lags * m->width * sizeof *h, &on_device);
-	for (uint32_t level = 0; status == MX_OK && level < m->shape.n_levels; level++) {
-		void *to = NULL;
-		status = m->device->ops->alloc(m->device, level_bytes(m->width, level, max_len), &to);
-		if (status != MX_OK)
-			break;
-		m->layer.spectra[level] = to;
-		status =
-			cuda->check(m->device,
-		                lcg_spectra((cudaStream_t)cuda->stream, m->width, level + LCG_LOG2_BLOCK,
-		                            distances(level, max_len), on_device, n_lags, to),
-		                "spectra of a long convolution");
-	}
+	for (uint32_t level = 0; status == MX_OK && level < m->shape.n_levels; level++)
+		status = spectra_of(m, level + LCG_LOG2_BLOCK, 2, distances(level, max_len), on_device,
+		                    n_lags, &m->layer.spectra[level]);
+	if (status == MX_OK && m->sizes.near)
+		status = spectra_of(m, LCG_LOG2_POINTS, 0, 2, on_device, n_lags, &m->layer.near);
 	if (status == MX_OK)
 		status = m->device->ops->wait(m->device);
 	m->device->ops->release(m->device, on_device);
@@ -89,6 +98,7 @@ void hyc_filter_destroy(struct mx_mixer *m)
 {
 	const struct mx_ops *ops = m->device->ops;
 	ops->release(m->device, (void *)m->layer.window);
+	ops->release(m->device, (void *)m->layer.near);
 	for (uint32_t i = 0; i < LCG_MAX_LEVELS; i++)
 		ops->release(m->device, (void *)m->layer.spectra[i]);
 }

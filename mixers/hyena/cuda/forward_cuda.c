@@ -3,7 +3,8 @@
  * A step of hyena on CUDA devices, and what follows it.
  *
  * forward: rows of decode and draft spans by one kernel, which a recording may hold; prompts by
- * several, whose grids depend on the spans. settle: the units that become due, of all layers, by
+ * several, whose grids depend on the spans; whole blocks of theirs by transforms of a block unless
+ * the device is deterministic. settle: the units that become due, of all layers, by
  * one kernel for each token that stays: one for all spans that decode.
  */
 #include "mixers/hyena/cuda/hyena_cuda.h"
@@ -35,44 +36,76 @@ static struct lcg_step step_of(const struct mx_step *step)
 
 /* ---- prompts ---- */
 
-/* Returns the most units of a level that a span of the list has. */
+/* Returns the most units of a stage of a level that a span of the list has. */
 static uint32_t most_units(const struct mx_mixer *m, const struct mx_step *step,
-                           const struct lcg_spans *which, uint32_t level)
+                           const struct lcg_spans *which, uint32_t level, enum lcg_stage stage)
 {
+	const uint32_t log2_n = level + LCG_LOG2_BLOCK;
 	uint32_t most = 0;
 	for (uint32_t i = 0; i < which->n; i++) {
 		const struct mx_span *s = &step->spans[which->index[i]];
-		const struct lcg_range r = lcg_range_of(level + LCG_LOG2_BLOCK, m->width, m->shape.period,
-		                                        m->layer.phase, s->pos, s->pos + s->n);
-		most = r.end - r.begin > most ? r.end - r.begin : most;
+		const struct lcg_stretch due = lcg_stage_of(stage, log2_n, s->pos, s->n);
+		const struct lcg_range r =
+			lcg_range_of(log2_n, m->width, m->shape.period, m->layer.phase, due.from, due.to);
+		const uint32_t blocks = ((s->max_len - 1) >> log2_n) + 1; /* of outputs */
+		const uint32_t end = r.end < blocks * r.groups ? r.end : blocks * r.groups;
+		most = end > r.begin && end - r.begin > most ? end - r.begin : most;
 	}
 	return most;
 }
 
+static bool has_whole(const struct mx_step *step, const struct lcg_spans *which)
+{
+	for (uint32_t i = 0; i < which->n; i++) {
+		const struct mx_span *s = &step->spans[which->index[i]];
+		const struct lcg_stretch whole = lcg_whole(s->pos, s->n);
+		if (whole.to > whole.from)
+			return true;
+	}
+	return false;
+}
+
+/* Runs a stage of all levels, the largest first. */
+static cudaError_t run_stage(const struct mx_mixer *m, const struct mx_step *step,
+                             const struct lcg_spans *which, enum lcg_stage stage,
+                             const struct lcg_prompt *p)
+{
+	const struct lcg_step on_device = step_of(step);
+	cudaError_t e = cudaSuccess;
+	for (uint32_t level = m->shape.n_levels; level-- > 0 && e == cudaSuccess;) {
+		const uint32_t most = most_units(m, step, which, level, stage);
+		if (most)
+			e = lcg_run_range(stream_of(m), &m->shape, m->layers + m->number, 1, &on_device, which,
+			                  level, stage, &p->sums, most);
+	}
+	return e;
+}
+
 static cudaError_t run_prompts(const struct mx_mixer *m, const struct mx_step *step,
                                const struct lcg_spans *which, uint32_t longest,
-                               const struct lcg_prompt *p)
+                               struct lcg_prompt *p)
 {
 	const struct lcg_step on_device = step_of(step);
 	const struct lcg_layer *layer = m->layers + m->number;
 	cudaStream_t stream = stream_of(m);
-	cudaError_t e = lcg_prompt_gate(stream, &m->shape, layer, &on_device, which, longest, p);
+	p->whole = m->layer.near && has_whole(step, which);
+	cudaError_t e = lcg_prompt_enter(stream, &m->shape, layer, &on_device, which, longest, p);
 	if (e == cudaSuccess)
-		e = lcg_prompt_enter(stream, &m->shape, layer, &on_device, which, longest, p);
-	for (uint32_t level = m->shape.n_levels; level-- > 0 && e == cudaSuccess;) {
-		const uint32_t most = most_units(m, step, which, level);
-		if (most)
-			e = lcg_run_range(stream, &m->shape, layer, 1, &on_device, which, level, false,
-			                  &p->sums, most);
-	}
+		e = run_stage(m, step, which, p->whole ? LCG_BEFORE : LCG_ALL, p);
+	if (e == cudaSuccess && p->whole)
+		e = run_stage(m, step, which, LCG_UNDO, p);
+	if (e == cudaSuccess && p->whole)
+		e = lcg_run_whole(stream, &m->shape, layer, &on_device, which, &p->sums, m->blocks);
+	if (e == cudaSuccess && p->whole)
+		e = run_stage(m, step, which, LCG_BEHIND, p);
 	return e == cudaSuccess
-	           ? lcg_prompt_window(stream, &m->shape, layer, &on_device, which, longest, p)
+	           ? lcg_prompt_finish(stream, &m->shape, layer, &on_device, which, longest, p)
 	           : e;
 }
 
 /* Computes the rows of all prompts, LCG_SPANS spans at a time. */
 static cudaError_t prompts(const struct mx_mixer *m, const struct mx_step *step,
-                           const struct lcg_prompt *p)
+                           struct lcg_prompt *p)
 {
 	cudaError_t e = cudaSuccess;
 	for (uint32_t i = 0; i < step->n_spans && e == cudaSuccess;) {
@@ -103,18 +136,17 @@ static mx_status convolve(const struct mx_mixer *m, const struct mx_step *step,
                           const struct lcg_rows *rows)
 {
 	unsigned char *scratch = step->scratch;
-	const struct lcg_prompt p = {
+	struct lcg_prompt p = {
 		.rows = rows,
-		.z = (float *)(scratch + m->sizes.scratch.z),
-		.gate = (float *)(scratch + m->sizes.scratch.gate),
 		.sums = {(float *)(scratch + m->sizes.scratch.sums), m->max_rows},
 	};
 	cudaError_t e = cudaSuccess;
 	if (hyc_modal(m))
-		return check(
-			m,
-			lcg_modal_rows(stream_of(m), &m->shape, &m->layer, &m->modal, step, rows, p.z, p.gate),
-			"modal filter");
+		return check(m,
+		             lcg_modal_rows(stream_of(m), &m->shape, &m->layer, &m->modal, step, rows,
+		                            (float *)(scratch + m->sizes.scratch.z),
+		                            (float *)(scratch + m->sizes.scratch.gate)),
+		             "modal filter");
 	if (step->recording || has_rows(step)) {
 		const struct lcg_step on_device = step_of(step);
 		e = lcg_rows_step(stream_of(m), &m->shape, m->layers + m->number, &on_device, step->n_spans,
@@ -165,10 +197,13 @@ static cudaError_t settle_spans(const struct mx_mixer *m, const struct lcg_step 
 	cudaStream_t stream = stream_of(m);
 	cudaError_t e =
 		drafts ? lcg_keep(stream, &m->shape, m->layers, m->n_layers, step, which) : cudaSuccess;
+	/* no unit that is due now adds to the next position: the windows come first, since they need
+	 * few registers, and units begin beside them */
+	if (e == cudaSuccess)
+		e = lcg_look_ahead(stream, &m->shape, m->layers, m->n_layers, step, which);
 	for (uint32_t t = 0; m->shape.n_levels && t < tokens && e == cudaSuccess; t++)
 		e = lcg_run_due(stream, &m->shape, m->layers, m->n_layers, step, which, t, m->blocks);
-	return e == cudaSuccess ? lcg_look_ahead(stream, &m->shape, m->layers, m->n_layers, step, which)
-	                        : e;
+	return e;
 }
 
 mx_status hyc_settle(struct mx_mixer *const *layers, uint32_t n_layers, const struct mx_step *step,
@@ -247,7 +282,7 @@ mx_status hyc_resume(struct mx_mixer *const *layers, uint32_t n_layers, const st
 			const uint32_t most = most_before(layers, n_layers, step, &which, level);
 			if (most)
 				e = lcg_run_range(stream_of(m), &m->shape, m->layers, m->n_layers, &on_device,
-				                  &which, level, true, NULL, most);
+				                  &which, level, LCG_RESUME, NULL, most);
 		}
 		status = check(m, e, "sums of long convolutions");
 	}

@@ -35,14 +35,13 @@ static uint32_t conv_rows(const struct mx_layer_desc *layer, const struct hyena_
 }
 
 static struct hyc_scratch scratch_of(const struct mx_layer_desc *layer,
-                                     const struct mx_device *device)
+                                     const struct hyena_params *p, const struct mx_device *device)
 {
 	const size_t all = (size_t)layer->max_rows * layer->width, f32 = round_up(all * sizeof(float));
 	struct hyc_scratch s = {0};
-	s.z = round_up(3 * all * sizeof(float));
+	s.z = s.sums = round_up(3 * all * sizeof(float));
 	s.gate = s.z + f32;
-	s.sums = s.gate + f32;
-	s.out = s.sums + f32;
+	s.out = s.gate + (p->filter == HYENA_MODAL ? f32 : 0);
 	s.bytes = s.out + round_up(all * mx_dtype_size(device->info.act_dtype));
 	return s;
 }
@@ -57,7 +56,7 @@ static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct
                                  const struct mx_device *device)
 {
 	const size_t row = layer->width * sizeof(float), ring = conv_rows(layer, p) * 3 * row;
-	struct hyc_sizes z = {.scratch = scratch_of(layer, device)};
+	struct hyc_sizes z = {.scratch = scratch_of(layer, p, device)};
 	if (p->filter == HYENA_MODAL) {
 		z.conv_offset = round_up(lcg_modal_bytes(layer->width, p->state_size, modal_rows(layer)));
 		z.slot = z.conv_offset + ring;
@@ -71,6 +70,10 @@ static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct
 	z.snapshot = z.conv_saved + ring;
 	z.window = 2 * LCG_BLOCK * row;
 	z.spectra = hyc_spectra_bytes(layer->width, layer->max_context);
+	/* whole blocks change a prompt's bits with where it is cut */
+	if (!device->info.deterministic && layer->max_rows >= LCG_POINTS &&
+	    layer->max_context >= LCG_POINTS)
+		z.near = 2 * row * LCG_POINTS * 2;
 	return z;
 }
 
@@ -86,7 +89,7 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 		.fixed_bytes = z.slot,
 		.scratch_bytes = z.scratch.bytes,
 		.snapshot_bytes = z.snapshot,
-		.instance_bytes = z.window + z.spectra,
+		.instance_bytes = z.window + z.spectra + z.near,
 	};
 	if (p.filter == HYENA_MODAL)
 		return MX_OK;
@@ -97,13 +100,19 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	return MX_OK;
 }
 
-/* The window of a prompt's next row reads the block before its own from the cells. */
+/* What the block of `side` positions before that of position n begins with. */
+static uint32_t block_before(uint32_t n, uint32_t side)
+{
+	return n < side ? 0 : (n / side - 1) * side;
+}
+
+/* The window of a prompt's next row reads the block before its own from the cells, and so do whole
+ * blocks. */
 static void extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
                    uint32_t *out_first, uint32_t *out_end)
 {
-	(void)layer;
+	const uint32_t near = block_before(n, layer->max_rows < LCG_POINTS ? LCG_BLOCK : LCG_POINTS);
 	lc_extent(n, max_len, out_first, out_end);
-	const uint32_t near = n < LCG_BLOCK ? 0 : (n / LCG_BLOCK - 1) * LCG_BLOCK;
 	if (near < *out_first)
 		*out_first = near;
 }

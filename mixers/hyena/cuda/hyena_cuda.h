@@ -11,8 +11,8 @@
 /* Where things are in the scratch memory of a step, in bytes. */
 struct hyc_scratch {
 	size_t u;       /* f32 [max_rows, 3 width] */
-	size_t z, gate; /* f32 [max_rows, width]; of prompts */
-	size_t sums;    /* f32 [width, max_rows]; likewise */
+	size_t z, gate; /* f32 [max_rows, width]; with modal filters */
+	size_t sums;    /* f32 [width, max_rows]; of prompts, with implicit ones */
 	size_t out;     /* activations [max_rows, width] */
 	size_t bytes;
 };
@@ -23,6 +23,7 @@ struct hyc_sizes {
 	size_t conv_offset, slot;    /* slot: without padding */
 	size_t snapshot, conv_saved; /* conv_saved: where the short convolution's ring is in it */
 	size_t window, spectra;      /* of the instance */
+	size_t near;                 /* of the instance; 0: prompts are computed by tiles alone */
 };
 
 struct mx_mixer {

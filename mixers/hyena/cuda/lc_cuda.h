@@ -57,6 +57,8 @@ struct lcg_layer {
 	/* By level: [distances][channels][parts][8][side / parts / 16] pairs
 	 * of complex numbers, in the order in which a thread block holds them. */
 	const float *spectra[LCG_MAX_LEVELS];
+	/* The same for distances 0 and 1 and blocks of LCG_POINTS (whole.cu); NULL: not used. */
+	const float *near;
 	uint32_t phase;
 };
 
@@ -105,9 +107,9 @@ cudaError_t lcg_run_due(cudaStream_t stream, const struct lcg_shape *shape,
                         const struct lcg_layer *layers, uint32_t n_layers,
                         const struct lcg_step *step, const struct lcg_spans *which, uint32_t token,
                         uint32_t blocks);
-/* Runs the units of a level for whole ranges of positions: those that become due within the spans,
- * whose outputs there go to sums[channels][ld] (column: the row of the step); or, if `resume`,
- * those that were due before the spans' position, from there on. most: the most units of a span. */
+/* Runs a stage of a level for whole ranges of positions. Outputs within the spans go to
+ * sums[channels][ld] (column: the row of the step), but for LCG_RESUME. most: the most units of a
+ * span. */
 struct lcg_sums {
 	float *sums;
 	size_t ld;
@@ -115,37 +117,45 @@ struct lcg_sums {
 cudaError_t lcg_run_range(cudaStream_t stream, const struct lcg_shape *shape,
                           const struct lcg_layer *layers, uint32_t n_layers,
                           const struct lcg_step *step, const struct lcg_spans *which,
-                          uint32_t level, bool resume, const struct lcg_sums *sums, uint32_t most);
-/* Writes the spectra of a level from h[n_lags, channels]. */
-cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n, uint32_t distances,
-                        const float *h, uint32_t n_lags, float *spectra);
+                          uint32_t level, enum lcg_stage stage, const struct lcg_sums *sums,
+                          uint32_t most);
+/* Writes the spectra of a side's distances first .. first + distances - 1 from h[n_lags, channels].
+ */
+cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n, uint32_t first,
+                        uint32_t distances, const float *h, uint32_t n_lags, float *spectra);
 /* Lets the kernels have their shared memory; *out_blocks: for lcg_run_due. */
 cudaError_t lcg_prepare(int sms, uint32_t *out_blocks);
 
 /* ---- prompt.cu ---- */
 
-/* z and x0 of prompt rows, and sums of tiles. */
+/* Rows of prompts, and their sums of tiles. */
 struct lcg_prompt {
 	const struct lcg_rows *rows;
-	float *z, *gate; /* [n_rows, channels] */
 	struct lcg_sums sums;
+	bool whole; /* whole blocks are computed by lcg_run_whole */
 };
 
-/* Short filter and gate of the rows of prompts: writes z and gate. */
-cudaError_t lcg_prompt_gate(cudaStream_t stream, const struct lcg_shape *shape,
-                            const struct lcg_layer *layer, const struct lcg_step *step,
-                            const struct lcg_spans *which, uint32_t longest,
-                            const struct lcg_prompt *p);
-/* Moves the sums of the spans' cells to p->sums, and their inputs to cells and slots. */
+/* Short filters and inner gate: inputs go to the spans' cells and slots, and the sums that were in
+ * the cells to p->sums. */
 cudaError_t lcg_prompt_enter(cudaStream_t stream, const struct lcg_shape *shape,
                              const struct lcg_layer *layer, const struct lcg_step *step,
                              const struct lcg_spans *which, uint32_t longest,
                              const struct lcg_prompt *p);
-/* Adds the window, and gates. */
-cudaError_t lcg_prompt_window(cudaStream_t stream, const struct lcg_shape *shape,
+/* Adds the window where it is missing, gates, and keeps the last rows for the short filter. */
+cudaError_t lcg_prompt_finish(cudaStream_t stream, const struct lcg_shape *shape,
                               const struct lcg_layer *layer, const struct lcg_step *step,
                               const struct lcg_spans *which, uint32_t longest,
                               const struct lcg_prompt *p);
+
+/* ---- whole.cu ---- */
+
+/* Adds to the sums of the spans' whole blocks what their window and their tiles of sides up to
+ * LCG_POINTS would add, in another order; those of that side are left out in a span's first whole
+ * block. blocks: thread blocks that fit on the device at once. */
+cudaError_t lcg_run_whole(cudaStream_t stream, const struct lcg_shape *shape,
+                          const struct lcg_layer *layer, const struct lcg_step *step,
+                          const struct lcg_spans *which, const struct lcg_sums *sums,
+                          uint32_t blocks);
 
 /* ---- slots.cu ---- */
 

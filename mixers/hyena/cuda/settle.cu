@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 /* Block x: a unit of a level; y: a layer; z: a span. */
 __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	run_range(const lcg_shape shape, const lcg_layer *layers, const lcg_step step,
-              const lcg_spans which, uint32_t level, bool resume, const lcg_sums sums)
+              const lcg_spans which, uint32_t level, lcg_stage stage, const lcg_sums sums)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
 	__shared__ place_in_range u;
@@ -243,10 +243,12 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	const mx_device_span &span = step.spans[which.index[blockIdx.z]];
 	const lcg_layer *layer = layers + blockIdx.y;
 	const uint32_t log2_n = level + LCG_LOG2_BLOCK, n = 1u << log2_n, block = span.pos >> log2_n;
+	const bool resume = stage == LCG_RESUME;
 	/* a resume runs the units of the block that holds the position, and those due of the next */
-	const uint32_t from = !resume ? span.pos : block ? (block - 1) * n : 0;
-	const uint32_t to = resume ? span.pos : span.pos + span.n;
-	const lcg_range r = lcg_range_of(log2_n, shape.channels, shape.period, layer->phase, from, to);
+	const lcg_stretch due = resume ? lcg_stretch{block ? (block - 1) * n : 0, span.pos}
+	                               : lcg_stage_of(stage, log2_n, span.pos, span.n);
+	const lcg_range r =
+		lcg_range_of(log2_n, shape.channels, shape.period, layer->phase, due.from, due.to);
 	const uint32_t number = r.begin + blockIdx.x;
 	if (number >= r.end)
 		return;
@@ -259,8 +261,9 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	if (threadIdx.x == 0) {
 		(place &)u = place_of(shape, layer, step, span, what);
 		u.from = resume ? span.pos : 0;
+		u.undo = stage == LCG_UNDO;
 		u.sums_begin = span.pos;
-		u.sums_end = to;
+		u.sums_end = span.pos + span.n;
 		u.sums = sums.sums + span.row;
 		u.sums_ld = sums.ld;
 		if (resume) {
@@ -276,7 +279,8 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 
 /* ---- spectra ---- */
 
-/* Input i of a tile's lags at distance d: h[d n + i] + i h[(d - 1) n + i], weighted. */
+/* Input i of a tile's lags at distance d: h[d n + i] + i h[(d - 1) n + i], weighted. There are no
+ * lags below 0. */
 __device__ __forceinline__ float2 lag_pair(const float *h, uint32_t channels, uint32_t n_lags,
                                            uint32_t channel, uint32_t n, uint32_t d, uint32_t i)
 {
@@ -285,10 +289,10 @@ __device__ __forceinline__ float2 lag_pair(const float *h, uint32_t channels, ui
 	                   i && before < n_lags ? h[(size_t)before * channels + channel] : 0);
 }
 
-/* Block x: a group of channels, or a part of one; y: distance - 2. */
+/* Block x: a group of channels, or a part of one; y: distance - first. */
 __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
-	make_spectra(uint32_t channels, uint32_t log2_n, const float *h, uint32_t n_lags,
-                 float *spectra)
+	make_spectra(uint32_t channels, uint32_t log2_n, uint32_t first, const float *h,
+                 uint32_t n_lags, float *spectra)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
 	shared_memory *shared = (shared_memory *)memory;
@@ -298,7 +302,7 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	mx_pdl_wait();
 	const fft::plan p(log2_n < LCG_LOG2_POINTS ? (int)log2_n : LCG_LOG2_POINTS, shared->tables,
 	                  shared->room);
-	const uint32_t parts = lcg_parts(log2_n), n = 1u << log2_n, d = blockIdx.y + 2;
+	const uint32_t parts = lcg_parts(log2_n), n = 1u << log2_n, d = blockIdx.y + first;
 	const uint32_t part = blockIdx.x % parts;
 	const uint32_t channel =
 		blockIdx.x / parts * (LCG_POINTS >> p.log2) + (threadIdx.x >> (p.log2 - 4));
@@ -347,22 +351,23 @@ cudaError_t lcg_run_due(cudaStream_t stream, const struct lcg_shape *shape,
 cudaError_t lcg_run_range(cudaStream_t stream, const struct lcg_shape *shape,
                           const struct lcg_layer *layers, uint32_t n_layers,
                           const struct lcg_step *step, const struct lcg_spans *which,
-                          uint32_t level, bool resume, const struct lcg_sums *sums, uint32_t most)
+                          uint32_t level, enum lcg_stage stage, const struct lcg_sums *sums,
+                          uint32_t most)
 {
 	const struct lcg_sums none = {};
 	return mx_launch(run_range, dim3(most, n_layers, which->n), dim3(LCG_THREADS), SHARED, stream,
-	                 *shape, layers, *step, *which, level, resume, sums ? *sums : none);
+	                 *shape, layers, *step, *which, level, stage, sums ? *sums : none);
 }
 
-cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n, uint32_t distances,
-                        const float *h, uint32_t n_lags, float *spectra)
+cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n, uint32_t first,
+                        uint32_t distances, const float *h, uint32_t n_lags, float *spectra)
 {
 	const dim3 grid(lcg_groups(channels, log2_n) * lcg_parts(log2_n), distances);
 	cudaError_t e =
 		cudaFuncSetAttribute(make_spectra, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
 	return e != cudaSuccess ? e
 	                        : mx_launch(make_spectra, grid, dim3(LCG_THREADS), SHARED, stream,
-	                                    channels, log2_n, h, n_lags, spectra);
+	                                    channels, log2_n, first, h, n_lags, spectra);
 }
 
 cudaError_t lcg_prepare(int sms, uint32_t *out_blocks)

@@ -43,7 +43,18 @@ struct place_in_range : place {
 	float *sums;
 	size_t sums_ld;
 	uint32_t sums_begin, sums_end;
+	bool undo; /* subtracts what was added */
 };
+
+__device__ __forceinline__ bool undoes(const place &)
+{
+	return false;
+}
+
+__device__ __forceinline__ bool undoes(const place_in_range &u)
+{
+	return u.undo;
+}
 
 /* First position past a sequence's cells. */
 __device__ __forceinline__ uint32_t cells_end(const lcg_shape &s, const mx_device_span &span)
@@ -387,7 +398,7 @@ __device__ __forceinline__ void unfold(const U &u, const fft::plan &p, const wei
 			float *y = sums + place_of_cell(first + p.threads * q);
 			const float2 c = parts == 1 ? eighth(q) : b;
 			const float now = __fmaf_rn(x[q].x, c.x, -__fmul_rn(x[q].y, c.y));
-			*y = set ? now : __fadd_rn(*y, now);
+			*y = set ? now : __fadd_rn(*y, undoes(u) ? -now : now);
 		}
 		__syncthreads();
 		put_sums(u, at, sums);
