@@ -140,9 +140,12 @@ static bf16_tile_f *const bf16_tile_of[BF16_C - 2][3] = {
 };
 
 /* Rows of the weight that pass by some rows of x before the next rows of x do. With two passes over
- * short rows, two tiles and the rows of x of a pass fit in the first-level cache. */
+ * short rows, two tiles and the rows of x of a pass fit in the first-level cache. From four passes
+ * on, x comes from the second level: once for four tiles. */
 static size_t bf16_group(size_t passes, size_t cols)
 {
+	if (passes >= 4)
+		return (size_t)4 * BF16_R;
 	return passes == 2 && cols <= BF16_APART_COLS ? (size_t)2 * BF16_R : BF16_R;
 }
 

@@ -100,7 +100,9 @@ MX_INLINE vi quant_dot4(const enum mx_quant_codes codes, vi acc, vb w, const uns
 		pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8(xs, (__m256i)w));
 	else
 		pairs = _mm256_maddubs_epi16((__m256i)w, xs);
-	return acc + (vi)_mm256_madd_epi16(pairs, ones);
+	acc += (vi)_mm256_madd_epi16(pairs, ones);
+	__asm__("" : "+x"(acc)); /* else GCC adds in a tree, and spills it */
+	return acc;
 #else
 	for (int l = 0; l < MX_W; l++)
 		for (int c = 0; c < 4; c++) {
@@ -237,6 +239,10 @@ MX_INLINE void quant_group(const int C, const enum mx_quant_codes codes, const b
 		              acc[c][v]);
 }
 
+#if MX_W == 8
+#include "device/cpu/quant_pairs.h"
+#endif
+
 /* sums[c] of one panel and C rows of x from `first` on. halves: groups of 16 columns. */
 MX_INLINE void quant_tile(const int C, const enum mx_quant_codes codes, const bool minima,
                           const bool halves, const struct quant_run *r, const unsigned char *panel,
@@ -264,6 +270,16 @@ MX_INLINE void quant_tile(const int C, const enum mx_quant_codes codes, const bo
 		const unsigned char *block = panel + r->layout.codes;
 		for (unsigned b = 0; b < 8; b++, block += r->layout.block_bytes, x += C * QUANT_X_BYTES) {
 			const unsigned g = halves ? 2 * b : b >> shift;
+#if MX_W == 8
+			if (C > 1 && !has_sign) {
+				quant_pairs_group(C, codes, minima, halves ? 0 : 2, block, center, s.scale[g],
+				                  s.minimum[g], x, acc);
+				if (halves)
+					quant_pairs_group(C, codes, minima, 1, block, center, s.scale[g + 1],
+					                  s.minimum[g + 1], x, acc);
+				continue;
+			}
+#endif
 #pragma GCC unroll 4
 			for (int v = 0; v < QUANT_V; v++) {
 				quant_group(C, codes, minima, halves ? 0 : 2, v, block, table, center, s.scale[g],
@@ -343,9 +359,19 @@ static quant_tile_f *const *quant_tiles(const struct mx_quant *q)
 	return NULL;
 }
 
+/* Stores the sums of n rows of the weight from r on, to row `row` of y. */
 static void quant_store(const struct mx_product *p, size_t row, size_t r, size_t n, const vf *sums)
 {
 	float sum[MX_QUANT_ROWS], *y = p->y + row * p->ldy + r;
+	if (n == MX_QUANT_ROWS) {
+#pragma GCC unroll 4
+		for (int i = 0; i < QUANT_V; i++) {
+			const size_t at = (size_t)i * MX_W;
+			vf v = sums[i] + (p->bias ? vf_load(p->bias + r + at) : (vf){0});
+			vf_store(y + at, p->accumulate ? vf_load(y + at) + v : v);
+		}
+		return;
+	}
 	memcpy(sum, sums, sizeof sum);
 	for (size_t j = 0; j < n; j++) {
 		float v = sum[j] + (p->bias ? p->bias[r + j] : 0.0f);

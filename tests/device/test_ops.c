@@ -151,7 +151,7 @@ static void one_linear(enum mx_dtype dtype, uint32_t rows, uint32_t cols, size_t
 static void test_linear(void **state)
 {
 	(void)state;
-	static const size_t counts[] = {1, 2, 3, 8, 12, 13, 15, 16, 17, 33};
+	static const size_t counts[] = {1, 2, 3, 8, 12, 13, 15, 16, 17, 23, 33};
 	for (size_t p = 0; p < N_PRODUCTS; p++)
 		for (int t = MX_F32; t <= MX_BF16 && products[p].uses & TEST; t++)
 			for (size_t j = 0; j < sizeof counts / sizeof *counts; j++)

@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "device/cpu/kernels.h"
 #include "device/quant.h"
+#include "device/quant_pack.h"
 #include "tests/device/quant_source.h"
 
 #define MAX_ROWS  40
@@ -193,6 +194,43 @@ static void test_products(void **state)
 	one_product(7, 64, 1024, 40); /* Q6_K, more than one tile of rows */
 }
 
+/* Sums of the largest codes and the largest x, in 16 bits at some levels, do not overflow. */
+static void test_largest(void **state)
+{
+	(void)state;
+	enum { ROWS = 16, COLS = 256, N = 7 };
+	float x[N * COLS], y[N * (ROWS + 1)], other[N * (ROWS + 1)];
+	for (size_t i = 0; i < N; i++)
+		for (size_t k = 0; k < COLS; k++)
+			x[i * COLS + k] = i % 2 ? -1.0f : 1.0f;
+	for (size_t i = 0; i < n_quant_cases; i++) {
+		if (!on_cpus(i))
+			continue;
+		struct quant_matrix m;
+		make_case(&m, i, ROWS, COLS);
+		const struct mx_quant_layout l = mx_quant_layout_of(&m.q);
+		memset(m.panels + l.codes, 0xff, l.bytes - l.codes);
+		memset(y, 0x7f, sizeof y);
+		product(levels[0], &m.w, x, N, NULL, false, y);
+		for (unsigned j = 1; j < n_levels; j++) {
+			memset(other, 0x7f, sizeof other);
+			product(levels[j], &m.w, x, N, NULL, false, other);
+			assert_memory_equal(y, other, sizeof y);
+		}
+		for (size_t r = 0; r < ROWS; r++) {
+			float w[COLS];
+			double sum = 0, size = 0;
+			mx_quant_row(&m.w, r, w);
+			for (size_t k = 0; k < COLS; k++) {
+				sum += (double)w[k];
+				size += fabs((double)w[k]);
+			}
+			assert_true(fabs((double)y[r] - sum) <= 1e-4 * size + 1e-6);
+		}
+		quant_matrix_free(&m);
+	}
+}
+
 /* A value that is not finite in x spoils its own row, and every output of it. */
 static void test_not_finite(void **state)
 {
@@ -272,8 +310,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_packed_rows), cmocka_unit_test(test_products),
-		cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_embed),
-		cmocka_unit_test(test_expanded),
+		cmocka_unit_test(test_largest),     cmocka_unit_test(test_not_finite),
+		cmocka_unit_test(test_embed),       cmocka_unit_test(test_expanded),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
