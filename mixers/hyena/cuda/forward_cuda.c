@@ -42,8 +42,9 @@ static uint32_t most_units(const struct mx_mixer *m, const struct mx_step *step,
 	uint32_t most = 0;
 	for (uint32_t i = 0; i < which->n; i++) {
 		const struct mx_span *s = &step->spans[which->index[i]];
-		const struct lcg_range r = lcg_range_of(level + LCG_LOG2_BLOCK, m->width, m->shape.period,
-		                                        m->layer.phase, s->pos, s->pos + s->n);
+		const struct lcg_range r =
+			lcg_range_of(level + LCG_LOG2_BLOCK, m->channels, m->shape.period, m->layer.phase,
+		                 s->pos, s->pos + s->n);
 		most = r.end - r.begin > most ? r.end - r.begin : most;
 	}
 	return most;
@@ -135,24 +136,27 @@ mx_status hyc_forward(struct mx_mixer *m, const struct mx_step *step, const void
 		.out = scratch + m->sizes.scratch.out,
 		.act = m->device->info.act_dtype,
 	};
-	const struct mx_linear_out in = {.w = m->w_in,
-	                                 .bias = m->b_in,
-	                                 .y = scratch + m->sizes.scratch.u,
-	                                 .ldy = 3 * (size_t)m->width,
-	                                 .y_f32 = true};
+	const struct hyena_params *p = &m->params;
+	struct mx_linear_out in[3];
 	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;
 	if (step->n_rows == 0)
 		return MX_OK;
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, &in, 1);
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		in[i] = (struct mx_linear_out){.w = m->w_in[i],
+		                               .bias = m->b_in ? m->b_in + p->part_first[i] : NULL,
+		                               .y = (float *)rows.u + (size_t)i * p->part_rows,
+		                               .ldy = 3 * (size_t)m->channels,
+		                               .y_f32 = true};
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, p->n_parts);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status == MX_OK)
 		status = convolve(m, step, &rows);
 	return status != MX_OK ? status
-	                       : ops->linear(m->device, rows.out, m->width, step->n_rows, &out, 1);
+	                       : ops->linear(m->device, rows.out, m->channels, step->n_rows, &out, 1);
 }
 
 /* ---- settle ---- */
@@ -215,7 +219,7 @@ static uint32_t most_before(struct mx_mixer *const *layers, uint32_t n_layers,
 				continue;
 			const uint32_t pos = step->spans[which->index[i]].pos, block = pos >> log2_n;
 			const struct lcg_range r =
-				lcg_range_of(log2_n, m->width, m->shape.period, m->layer.phase,
+				lcg_range_of(log2_n, m->channels, m->shape.period, m->layer.phase,
 			                 block ? (block - 1) << log2_n : 0, pos);
 			most = r.end - r.begin > most ? r.end - r.begin : most;
 		}
