@@ -54,7 +54,7 @@ static mx_status run_chosen(struct mx_model_engine *e, const struct mx_model_exp
 	const struct mx_model_mlp *one = &m->experts[m->first < m->end ? m->first : 0];
 	const struct mx_experts experts = {.rule = m->rule,
 	                                   .n = m->n,
-	                                   .cols = one->up.cols,
+	                                   .cols = m->latent ? m->latent : e->model.plan->width,
 	                                   .width = one->width,
 	                                   .act = one->act,
 	                                   .gated = one->gated,

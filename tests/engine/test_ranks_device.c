@@ -72,9 +72,9 @@ static const char both[] = OWN "\"mixd_layers\":[" MLA ",{\"mixer\":\"attention\
 	"{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\",\"expand_v\":1,\"norm_eps\":1e-5,"          \
 	"\"num_heads\":5,\"head_dim\":32"
 
-/* Nothing divides among 2, 3 or 4 ranks but what is split by channels. */
+/* Heads divide among none of 2, 3 and 4 ranks; of 4 the last has no expert. */
 static const char uneven[] =
-	FIVE "\"num_experts\":5,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
+	FIVE "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,"
 		 "\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
 		 "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":0}}," DELTA "}]}";
 
