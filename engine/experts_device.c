@@ -50,10 +50,11 @@ static mx_status run_chosen(struct mx_model_engine *e, const struct mx_model_exp
 {
 	const struct mx_experts_scratch *s = &e->scratch.experts;
 	struct mx_device *d = e->device;
-	const struct mx_model_mlp *one = &m->experts[m->first];
+	/* of a rank without experts any: none is computed */
+	const struct mx_model_mlp *one = &m->experts[m->first < m->end ? m->first : 0];
 	const struct mx_experts experts = {.rule = m->rule,
 	                                   .n = m->n,
-	                                   .cols = one->up.cols,
+	                                   .cols = m->latent ? m->latent : e->model.plan->width,
 	                                   .width = one->width,
 	                                   .act = one->act,
 	                                   .gated = one->gated,

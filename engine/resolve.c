@@ -13,7 +13,7 @@ static mx_status share_of(struct mx_resolver *r, const char *what, uint32_t all,
                           struct mx_weight_slice *out)
 {
 	const struct mx_share own = mx_share_of_channels(all, r->limits->rank, r->limits->ranks);
-	if (all < r->limits->ranks || (r->device->info.own_memory && all % r->limits->ranks))
+	if (all < r->limits->ranks)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.tensor",
 		                  "%s of width %u cannot be split over %u ranks", what, all,
 		                  r->limits->ranks);
@@ -150,43 +150,18 @@ static mx_status in_layer(struct mx_resolver *r, const struct mx_plan_mixer *p, 
 	return st;
 }
 
-/* Returns the elements of the matrices that a rank has of a layer. */
-static uint64_t share_elements(const struct mx_mixer_ops *ops, const struct mx_layer_desc *layer,
-                               uint32_t rank)
+/* Raises the layer's scratch to the most that any rank needs: one with fewer heads may need more,
+ * if it divides keys into more parts. */
+static void most_scratch(const struct mx_resolver *r, struct mx_model_mixer *x)
 {
-	struct mx_layer_desc desc = *layer;
-	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS] = {0};
-	uint64_t sum = 0;
-	size_t n = 0;
-	desc.rank = rank;
-	if (ops->weights(&desc, specs, &n) != MX_OK || n > MX_MIXER_MAX_WEIGHTS)
-		return 0;
-	for (size_t i = 0; i < n; i++) {
-		uint64_t elements = specs[i].form == MX_WEIGHT_MATRIX; /* vectors may be one rank's */
-		for (uint32_t k = 0; k < specs[i].ndim; k++)
-			elements *= specs[i].shape[k];
-		for (uint32_t k = 0; k < specs[i].n_slices; k++) {
-			const struct mx_weight_slice *s = &specs[i].slices[k];
-			elements = elements / specs[i].shape[s->axis] * s->n;
-		}
-		sum += elements;
+	struct mx_layer_desc desc = x->desc;
+	for (uint32_t i = 0; i < desc.ranks; i++) {
+		struct mx_state_spec other = {0};
+		desc.rank = i;
+		if (x->ops->state(&desc, r->device, &other) == MX_OK &&
+		    other.scratch_bytes > x->state.scratch_bytes)
+			x->state.scratch_bytes = other.scratch_bytes;
 	}
-	return sum;
-}
-
-/* Fails if the ranks are GPUs and have different numbers of heads or channels, which no kernel was
- * tried with. The last rank has the least. */
-static mx_status check_even(struct mx_resolver *r, uint32_t layer, const struct mx_model_mixer *x)
-{
-	const uint32_t ranks = r->limits->ranks;
-	if (ranks == 1 || !r->device->info.own_memory ||
-	    share_elements(x->ops, &x->desc, 0) == share_elements(x->ops, &x->desc, ranks - 1))
-		return MX_OK;
-	return mx_fail_at(
-		r->err, MX_E_UNSUPPORTED, "parallel",
-		"layer %u: the mixer %s has heads or channels that cannot be split evenly over "
-		"%u ranks, as GPUs need it",
-		layer, x->ops->name, ranks);
 }
 
 static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer *p, uint32_t layer,
@@ -227,10 +202,10 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 	mx_status st = out->ops->probe(&out->desc, r->device, r->err);
 	if (st != MX_OK)
 		return in_layer(r, p, layer, st);
-	if ((st = check_even(r, layer, out)) != MX_OK)
-		return st;
 	if ((st = out->ops->state(&out->desc, r->device, &out->state)) != MX_OK)
 		return mx_fail(r->err, st, "mixer %s cannot say the memory of layer %u", p->mixer, layer);
+	if (l->ranks > 1)
+		most_scratch(r, out);
 	return mixer_weights(r, p, out);
 }
 
@@ -279,9 +254,6 @@ static mx_status check_split(struct mx_resolver *r, const struct mx_plan_block *
 		what = "experts whose gate and up alternate";
 	else if (p->kind == MX_BLOCK_EXPERTS && (p->experts.post_norm || p->experts.shared_post_norm))
 		what = "norms of experts' outputs";
-	else if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory &&
-	         p->experts.n % r->limits->ranks)
-		what = "a number of experts that is no multiple of the GPUs'";
 	else if (p->kind == MX_BLOCK_ASIDE)
 		what = "a shared block beside the hidden states";
 	else if (p->kind == MX_BLOCK_MLP && p->mlp.from_input)

@@ -183,6 +183,8 @@ static bool same_form(const struct mx_quant *a, const struct mx_quant *b)
  * plain. */
 static bool alike(const struct mx_model_experts *m)
 {
+	if (m->first == m->end)
+		return true;
 	const struct mx_model_mlp *one = &m->experts[m->first];
 	bool found = !one->up.quant == !one->down.quant;
 	for (uint32_t e = m->first; e < m->end && found; e++) {

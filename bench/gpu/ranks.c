@@ -2,8 +2,9 @@
 /*
  * bench/gpu/ranks times what the ranks of one model do together, on cuda:0, cuda:1 ...: sums of
  * bf16 (tensor parallel), alone and with the residual add and the norm behind them, partials of
- * attention (context parallel), and the columns of logits. Each is recorded many times in a row and
- * replayed on every GPU, as in a step; the time is the wall clock's, of all ranks, for one of them.
+ * attention (context parallel), states that one rank hands to the next, and the columns of logits.
+ * Each is recorded many times in a row and replayed on every GPU, as in a step; the time is the
+ * wall clock's, of all ranks, for one of them.
  *
  *   bench/gpu/ranks [RANKS]     2 by default
  *
@@ -19,9 +20,9 @@
 #include "device/open.h"
 #include "tests/rank_devices.h"
 
-enum { MAX_RANKS = 8, REPEATS = 200, TIMES = 9, WIDTH = 4096, VOCAB = 128256, MAX_ROWS = 64 };
+enum { MAX_RANKS = 8, REPEATS = 200, TIMES = 9, WIDTH = 4096, VOCAB = 128256 };
 
-#define BYTES ((size_t)MAX_ROWS * VOCAB * sizeof(float))
+#define BYTES ((size_t)128 << 20) /* more than 64 rows of logits */
 
 struct rig {
 	uint32_t ranks;
@@ -81,6 +82,15 @@ static mx_status fold(const struct rig *r, uint32_t rank, size_t heads)
 	                              .ldy = 16 * 128 / r->ranks,
 	                              .out = 128};
 	return r->c[rank]->ops->fold_partials(r->c[rank], &p);
+}
+
+/* Each rank but the first receives from the one before it, each but the last sends to the next: so
+ * many hops, one behind the other. */
+static mx_status hand_on(const struct rig *r, uint32_t rank, size_t bytes)
+{
+	struct mx_comm *c = r->c[rank];
+	mx_status st = rank ? c->ops->recv(c, rank - 1, r->x[rank], bytes) : MX_OK;
+	return st == MX_OK && rank + 1 < r->ranks ? c->ops->send(c, rank + 1, r->x[rank], bytes) : st;
 }
 
 /* Prints the time of a call. */
@@ -152,8 +162,9 @@ static void close_rig(struct rig *r)
 
 int main(int argc, char **argv)
 {
-	static const size_t bytes[] = {8 << 10,   32 << 10, 64 << 10, 128 << 10, 256 << 10,
-	                               512 << 10, 1 << 20,  2 << 20,  16 << 20};
+	static const size_t bytes[] = {8 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10,
+	                               1 << 20, 2 << 20,  16 << 20, 64 << 20,  128 << 20};
+	static const size_t states[] = {64 << 10, 2 << 20, 16 << 20, 64 << 20};
 	static const size_t rows[] = {1, 4, 16, 32, 64};
 	const unsigned long ranks = argc > 1 ? strtoul(argv[1], NULL, 10) : 2;
 	struct rig r;
@@ -175,6 +186,8 @@ int main(int argc, char **argv)
 		bench(&r, "partials, rows of 16", fold, 16 * rows[i]);
 	bench(&r, "partials, rows of 16", fold, 16 * 512);
 	bench(&r, "partials, rows of 16", fold, 16 * 2048);
+	for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+		bench(&r, "states, bytes", hand_on, states[i]);
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		bench(&r, "columns of logits, rows", logits, rows[i]);
 	close_rig(&r);

@@ -4,9 +4,12 @@
  * the reading speed of a loop, prompts in time. Products are left out; their outputs are random
  * numbers. Times are medians of recorded steps; states are more than any cache holds.
  *
- *   bench/gpu/recurrent [-m folder of the modules] [-d | -p] [-c CASE] [-r ROWS]
+ *   bench/gpu/recurrent [-m folder of the modules] [-d | -p] [-c CASE] [-r ROWS] [-n TOKENS]
+ *       [-k RANKS]
  *     -d  decode only   -p  prompts only   -c  cases whose name contains CASE
  *     -r  decode with drafts, ROWS tokens of a sequence in a step, of which all but one are kept
+ *     -n  one prompt of so many tokens, instead of several sizes
+ *     -k  the heads of the first of so many ranks, which hand nothing to each other here
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +92,8 @@ static const struct bench_case cases[] = {
 };
 
 static uint32_t each = 1;         /* -r */
+static uint32_t tokens;           /* -n */
+static uint32_t ranks = 1;        /* -k */
 static struct mx_cuda_base *base; /* of bare_device.h */
 
 /* ---- a layer ---- */
@@ -157,7 +162,7 @@ static void open_layer(struct layer *l, const struct bench_case *c, const char *
 		.max_rows = max_rows,
 		.max_spans = max_spans,
 		.max_draft = each > 1 ? each : 0,
-		.ranks = 1,
+		.ranks = ranks,
 		.weight_dtype = MX_BF16,
 		.state_dtype = MX_BF16,
 		.params = {c->params, c->n_params},
@@ -399,8 +404,9 @@ static void decode(const struct bench_case *c, const char *folder, double roof)
 
 static void prompts(const struct bench_case *c, const char *folder)
 {
-	static const uint32_t shapes[][2] = {{1, 2048}, {1, 8192}, {8, 1024}, {1, 32768}};
-	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+	static const uint32_t all[][2] = {{1, 2048}, {1, 8192}, {8, 1024}, {1, 32768}};
+	const uint32_t one[][2] = {{1, tokens}}, (*shapes)[2] = tokens ? one : all;
+	for (size_t i = 0; i < (tokens ? 1 : sizeof all / sizeof *all); i++) {
 		const double s = prompt_seconds(c, folder, shapes[i][0], shapes[i][1]);
 		printf("prompt  %-34s %u x %-6u          %8.1f us   %.2f ns a token\n", c->name,
 		       shapes[i][0], shapes[i][1], s * 1e6, s * 1e9 / (shapes[i][0] * shapes[i][1]));
@@ -412,13 +418,17 @@ int main(int argc, char **argv)
 {
 	const char *folder = "mixers/.libs", *only = NULL;
 	bool does_decode = true, does_prompts = true;
-	for (int o; (o = getopt(argc, argv, "m:dpc:r:")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "m:dpc:r:n:k:")) != -1;) {
 		if (o == 'm')
 			folder = optarg;
 		else if (o == 'c')
 			only = optarg;
 		else if (o == 'r' && atoi(optarg) > 0 && atoi(optarg) <= 16)
 			each = (uint32_t)atoi(optarg);
+		else if (o == 'n' && atoi(optarg) > 0 && atoi(optarg) <= 1 << 20)
+			tokens = (uint32_t)atoi(optarg);
+		else if (o == 'k' && atoi(optarg) > 0 && atoi(optarg) <= 64)
+			ranks = (uint32_t)atoi(optarg);
 		else if (o == 'd')
 			does_prompts = false;
 		else if (o == 'p')

@@ -92,6 +92,18 @@ static const struct {
 	{"phi", 2, 1},
 	{"olmo_hybrid", 2, 1},
 	{"nanochat", 2, 1},
+	/* unequal shares: heads, channels, columns and experts that do not divide */
+	{"gemma2", 3, 1},
+	{"gpt2", 3, 1},
+	{"nemotron_h", 3, 1},
+	{"deepseek_v2", 3, 1},
+	{"qwen2_moe", 4, 1},
+	{"lfm2-bias", 3, 1},
+	{"jamba-bias", 3, 1},
+	{"minimax", 3, 1},
+	{"hyenadna", 3, 1},
+	{"safari-modulate", 3, 1},
+	{"stripedhyena", 3, 1},
 	/* pages that ranks share: grouped and single key heads, windows, caps, sinks and gates, fused
      * and normed heads, latents, beside mixers that have no pages */
 	{"llama-bias", 1, 2},

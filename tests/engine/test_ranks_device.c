@@ -27,7 +27,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 9 };
 
-enum { F32, SCALES, EXPERTS, UNEVEN, BF16, WINDOWS, WIDE, LATENTS, BOTH, N_DIRS };
+enum { F32, SCALES, EXPERTS, UNEVEN, LONG, LONG_BF16, BF16, WINDOWS, WIDE, LATENTS, BOTH, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -64,9 +64,26 @@ static const char latents[] = OWN "\"mixd_layers\":[" MLA "," MLA "]}";
 
 static const char both[] = OWN "\"mixd_layers\":[" MLA ",{\"mixer\":\"attention\"}]}";
 
-static const char uneven[] = /* 6 experts */
-	OWN "\"num_experts\":6,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
-		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"}]}";
+#define FIVE                                                                                       \
+	"{\"model_type\":\"mixd\",\"hidden_size\":160,\"num_attention_heads\":5,\"head_dim\":32,"      \
+	"\"num_key_value_heads\":5,\"intermediate_size\":224,\"vocab_size\":320,"                      \
+	"\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,"
+#define DELTA                                                                                      \
+	"{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\",\"expand_v\":1,\"norm_eps\":1e-5,"          \
+	"\"num_heads\":5,\"head_dim\":32"
+
+/* Heads divide among none of 2, 3 and 4 ranks; of 4 the last has no expert. */
+static const char uneven[] =
+	FIVE "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,"
+		 "\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
+		 "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":0}}," DELTA "}]}";
+
+/* All mixers of the bundled model, and a modal filter. */
+static const char long_filters[] =
+	FIVE "\"mixd_layers\":[{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,"
+		 "\"filter_order\":16}," DELTA "},{\"mixer\":\"mamba\",\"num_heads\":5,\"head_dim\":32,"
+		 "\"state_size\":16},{\"mixer\":\"attention\"},"
+		 "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4,\"heads\":2}]}";
 
 /* Names of devices of up to 4 ranks. */
 static const char *apart[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
@@ -95,6 +112,10 @@ static int setup(void **state)
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
 	make_checkpoint(dirs[UNEVEN], uneven, MX_F32, 6);
+	if (!fake) { /* which has no hyena */
+		make_checkpoint(dirs[LONG], long_filters, MX_F32, 7);
+		make_checkpoint(dirs[LONG_BF16], long_filters, MX_BF16, 7);
+	}
 	make_checkpoint(dirs[WINDOWS], windows, MX_BF16, 8);
 	make_checkpoint(dirs[WIDE], wide, MX_BF16, 9);
 	make_checkpoint(dirs[LATENTS], latents, MX_BF16, 10);
@@ -106,7 +127,8 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (int i = 0; i < N_DIRS; i++)
-		mx_random_model_remove(dirs[i]);
+		if (dirs[i][0])
+			mx_random_model_remove(dirs[i]);
 	if (fake)
 		fake_device_forget();
 	return 0;
@@ -286,6 +308,26 @@ static void test_bf16(void **state)
 	check_model(BF16, 0.1);
 }
 
+/* Ranks have different numbers of heads, experts and columns. */
+static void test_uneven(void **state)
+{
+	(void)state;
+	for (uint32_t ranks = 2; ranks <= 4; ranks++)
+		check_layout(UNEVEN, ranks, 1, fake ? 0 : 1e-3);
+	check_layout(F32, 3, 1, fake ? 0 : 1e-3); /* 2 heads, and 1 + 1 of the other key head */
+}
+
+static void test_long_filters(void **state)
+{
+	(void)state;
+	if (fake)
+		skip();
+	for (uint32_t ranks = 2; ranks <= 4; ranks++)
+		check_layout(LONG, ranks, 1, 1e-3);
+	check_layout(LONG_BF16, 2, 1, 0.1);
+	check_layout(LONG_BF16, 3, 1, 0.1);
+}
+
 static void test_contexts(void **state)
 {
 	(void)state;
@@ -431,13 +473,9 @@ static void test_refused(void **state)
 	const char *const twice[] = {shared[0], shared[0]};
 	struct mx_engine_config c = config_of(2);
 	(void)state;
-	c.tensor = 3;
-	refuse(F32, c, MX_E_UNSUPPORTED, "parallel",
-	       "layer 0: the mixer attention has heads or channels that cannot be split evenly over 3 "
-	       "ranks, as GPUs need it");
-	c = config_of(4);
-	refuse(UNEVEN, c, MX_E_UNSUPPORTED, "parallel.tensor",
-	       "layer 0 has a number of experts that is");
+	if (!fake)
+		refuse(F32, layout_of(1, 3), MX_E_UNSUPPORTED, "layer 0",
+		       "4 heads cannot be split over 3 ranks");
 	c.tensor = 2;
 	c.devices = NULL;
 	refuse(F32, c, MX_E_INVALID, "device", "one GPU is named, and there are 2 ranks");
@@ -502,6 +540,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_f32),           cmocka_unit_test(test_multipliers),
 		cmocka_unit_test(test_experts),       cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_uneven),        cmocka_unit_test(test_long_filters),
 		cmocka_unit_test(test_contexts),      cmocka_unit_test(test_contexts_multipliers),
 		cmocka_unit_test(test_contexts_bf16), cmocka_unit_test(test_contexts_windows),
 		cmocka_unit_test(test_contexts_wide), cmocka_unit_test(test_contexts_latents),

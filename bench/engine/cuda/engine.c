@@ -50,6 +50,11 @@ static void must_cuda(cudaError_t e, const char *what)
 	exit(1);
 }
 
+static uint32_t n_ranks(const struct bench *b)
+{
+	return (b->o->tensor ? b->o->tensor : 1) * (b->o->context ? b->o->context : 1);
+}
+
 /* ---- roofs ---- */
 
 /* Reads the pages, or else the slots, which are larger than any cache. */
@@ -198,7 +203,7 @@ static void bench_prompt(struct bench *b, uint32_t n)
 	double ns[3];
 	struct mx_step_times t = {0};
 	snprintf(name, sizeof name, "pp%u", n);
-	if (!options_want(b->o, name))
+	if (!options_want(b->o, name) || n + 1 > b->m.max_context)
 		return;
 	for (int i = 0; i < 3; i++) {
 		struct mx_seq *s = run_open(b->engine, b->tokens, n, 1, false);
@@ -206,7 +211,8 @@ static void bench_prompt(struct bench *b, uint32_t n)
 		b->engine->ops->close(b->engine, s);
 	}
 	double per = median(ns, 3), pairs = (double)n * (n + 1) / 2;
-	double linear = 2 * b->layer_params * n, attention = 4.0 * b->m.width * pairs * b->m.layers;
+	double linear = 2 * b->layer_params * n;
+	double attention = 4.0 * b->m.width * pairs * b->m.layers / n_ranks(b);
 	double rate = (linear + attention) / per * 1e9;
 	printf("%-14s %9.1f t/s  %8.1f ms  %7.1f TFLOP/s", name, n * 1e9 / per, per * 1e-6,
 	       rate * 1e-12);
@@ -268,10 +274,12 @@ static void run_all(struct bench *b)
 		printf(", %.1f TFLOP/s", b->gemm_roof * 1e-12);
 	printf("\n");
 	bench_prompt(b, 512);
-	bench_prompt(b, 8192);
+	for (uint32_t n = 8192; n <= 131072; n *= 2)
+		bench_prompt(b, n);
 	for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
 		bench_decode(b, batches[i], 2048, -1);
 	bench_decode(b, 64, 16384, -1);
+	bench_decode(b, 1, 32768, -1);
 	if (b->o->shape->deepest)
 		for (uint32_t n = 1; n <= 8; n += 7)
 			bench_decode(b, n, b->o->shape->deepest / 2, -1);
@@ -304,11 +312,6 @@ static void count(struct bench *b)
 		b->weight_bytes -=
 			(double)model->embed.rows * model->embed.cols * mx_dtype_size(model->embed.dtype);
 	b->kv_bytes = (double)model->page_bytes / info->page_tokens;
-}
-
-static uint32_t n_ranks(const struct bench *b)
-{
-	return (b->o->tensor ? b->o->tensor : 1) * (b->o->context ? b->o->context : 1);
 }
 
 static int bench_model(struct bench *b, const char *dir)
@@ -397,7 +400,7 @@ static const char usage[] =
 	"cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"              [--tensor N] [--context M]\n"
-	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
+	"Tests are called pp512, pp8192 to pp131072, tg1@2048, tg8@2048, ..., lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
 	"there, and keeps it. With --tensor or --context there are ranks on cuda:0, cuda:1 ..., up\n"

@@ -5,6 +5,7 @@
  *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
  *   8b-long, 8b8-long  the same for contexts of up to 2^20
  *   70b8  eight of the 80 layers of Llama-3-70B, 32,000 tokens: 8192 wide, 64 heads over 8, 28672
+ *   8b8-mqa, 8b8-mla  eight layers as wide, of one key head, or of latents of 512 and 32 heads
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
  *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
@@ -34,6 +35,15 @@
 	" \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"                 \
 	" \"max_position_embeddings\": 131328, \"tie_word_embeddings\": true}\n"
 
+#define MLA                                                                                        \
+	"{\"mixer\": \"mla\", \"heads\": 32, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "       \
+	"\"qk_rope_head_dim\": 64, \"v_head_dim\": 128}"
+#define FOUR(layer) layer ", " layer ", " layer ", " layer
+#define LATENTS                                                                                    \
+	"{\"model_type\": \"mixd\", \"hidden_size\": 4096, \"intermediate_size\": 14336,\n"            \
+	" \"vocab_size\": 32000, \"max_position_embeddings\": 131328,\n"                               \
+	" \"mixd_layers\": [" FOUR(MLA) ", " FOUR(MLA) "]}\n"
+
 #define HYENA(length)                                                                              \
 	"{\"mixer\": \"hyena\", \"filter_len\": " length ", \"emb_dim\": 5, \"filter_order\": 16}"
 #define HYENA_MODEL(n) PILE_HYENA(HYENA(n), n)
@@ -44,6 +54,8 @@ const struct shape engine_shapes[] = {
 	{.name = "8b-long", .model = LLAMA(4096, 32, 32, 8, 14336, 128256, 1048576 + 256)},
 	{.name = "8b8-long", .model = LLAMA(4096, 8, 32, 8, 14336, 32000, 1048576 + 256)},
 	{.name = "70b8", .model = LLAMA(8192, 8, 64, 8, 28672, 32000, 131072 + 256)},
+	{.name = "8b8-mqa", .model = LLAMA(4096, 8, 32, 1, 14336, 32000, 131072 + 256)},
+	{.name = "8b8-mla", .model = OTHER(4096, 8, 32000, 131072 + 256), .config = LATENTS},
 	{.name = "1.1b", .model = LLAMA(2048, 22, 32, 4, 5632, 32000, 131072 + 256)},
 	{.name = "tiny", .model = LLAMA(1024, 4, 8, 2, 2048, 8192, 131072 + 256)},
 	{.name = "mamba2-2.7b",

@@ -38,10 +38,10 @@ size_t hyc_spectra_bytes(uint32_t channels, uint32_t max_len)
 static mx_status upload_window(struct mx_mixer *m, const float *h, uint32_t n_lags)
 {
 	const size_t n = n_lags < 2 * LCG_BLOCK ? n_lags : 2 * LCG_BLOCK;
-	float *lags = calloc(2 * LCG_BLOCK, m->width * sizeof *lags);
+	float *lags = calloc(2 * LCG_BLOCK, m->channels * sizeof *lags);
 	if (!lags)
 		return MX_E_NOMEM;
-	memcpy(lags, h, n * m->width * sizeof *lags);
+	memcpy(lags, h, n * m->channels * sizeof *lags);
 	mx_status status = mx_upload_array(m->device, lags, m->sizes.window, (void **)&m->layer.window);
 	free(lags);
 	return status;
@@ -53,14 +53,14 @@ static mx_status spectra_of(struct mx_mixer *m, uint32_t log2_n, uint32_t first,
 {
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	void *to = NULL;
-	mx_status status =
-		m->device->ops->alloc(m->device, n * ((size_t)m->width << log2_n) * 2 * sizeof(float), &to);
+	mx_status status = m->device->ops->alloc(
+		m->device, n * ((size_t)m->channels << log2_n) * 2 * sizeof(float), &to);
 	if (status != MX_OK)
 		return status;
 	*out = to;
 	return cuda->check(
 		m->device,
-		lcg_spectra((cudaStream_t)cuda->stream, m->width, log2_n, first, n, h, n_lags, to),
+		lcg_spectra((cudaStream_t)cuda->stream, m->channels, log2_n, first, n, h, n_lags, to),
 		"spectra of a long convolution");
 }
 
@@ -68,7 +68,7 @@ static mx_status make_spectra(struct mx_mixer *m, uint32_t max_len, const float 
 {
 	void *on_device = NULL;
 	mx_status status =
-		mx_upload_array(m->device, h, (size_t)n_lags * m->width * sizeof *h, &on_device);
+		mx_upload_array(m->device, h, (size_t)n_lags * m->channels * sizeof *h, &on_device);
 	for (uint32_t level = 0; status == MX_OK && level < m->shape.n_levels; level++)
 		status = spectra_of(m, level + LCG_LOG2_BLOCK, 2, distances(level, max_len), on_device,
 		                    n_lags, &m->layer.spectra[level]);
@@ -83,9 +83,10 @@ static mx_status make_spectra(struct mx_mixer *m, uint32_t max_len, const float 
 mx_status hyc_filter_create(struct mx_mixer *m, uint32_t max_len, const float *const *vectors)
 {
 	const uint32_t n_lags = hyc_lags(max_len, m->params.filter_len);
-	float *h = calloc(n_lags, (size_t)m->width * sizeof *h);
+	float *h = calloc(n_lags, (size_t)m->channels * sizeof *h);
 	mx_status status =
-		h ? hyena_implicit_lags(&m->params, m->width, m->device, vectors, n_lags, h) : MX_E_NOMEM;
+		h ? hyena_implicit_lags(&m->params, m->channels, m->device, vectors, n_lags, h)
+		  : MX_E_NOMEM;
 	if (status == MX_OK)
 		status = upload_window(m, h, n_lags);
 	if (status == MX_OK)

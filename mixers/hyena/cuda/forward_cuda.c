@@ -46,7 +46,7 @@ static uint32_t most_units(const struct mx_mixer *m, const struct mx_step *step,
 		const struct mx_span *s = &step->spans[which->index[i]];
 		const struct lcg_stretch due = lcg_stage_of(stage, log2_n, s->pos, s->n);
 		const struct lcg_range r =
-			lcg_range_of(log2_n, m->width, m->shape.period, m->layer.phase, due.from, due.to);
+			lcg_range_of(log2_n, m->channels, m->shape.period, m->layer.phase, due.from, due.to);
 		const uint32_t blocks = ((s->max_len - 1) >> log2_n) + 1; /* of outputs */
 		const uint32_t end = r.end < blocks * r.groups ? r.end : blocks * r.groups;
 		most = end > r.begin && end - r.begin > most ? end - r.begin : most;
@@ -167,24 +167,27 @@ mx_status hyc_forward(struct mx_mixer *m, const struct mx_step *step, const void
 		.out = scratch + m->sizes.scratch.out,
 		.act = m->device->info.act_dtype,
 	};
-	const struct mx_linear_out in = {.w = m->w_in,
-	                                 .bias = m->b_in,
-	                                 .y = scratch + m->sizes.scratch.u,
-	                                 .ldy = 3 * (size_t)m->width,
-	                                 .y_f32 = true};
+	const struct hyena_params *p = &m->params;
+	struct mx_linear_out in[3];
 	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;
 	if (step->n_rows == 0)
 		return MX_OK;
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, &in, 1);
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		in[i] = (struct mx_linear_out){.w = m->w_in[i],
+		                               .bias = m->b_in ? m->b_in + p->part_first[i] : NULL,
+		                               .y = (float *)rows.u + (size_t)i * p->part_rows,
+		                               .ldy = 3 * (size_t)m->channels,
+		                               .y_f32 = true};
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, p->n_parts);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status == MX_OK)
 		status = convolve(m, step, &rows);
 	return status != MX_OK ? status
-	                       : ops->linear(m->device, rows.out, m->width, step->n_rows, &out, 1);
+	                       : ops->linear(m->device, rows.out, m->channels, step->n_rows, &out, 1);
 }
 
 /* ---- settle ---- */
@@ -250,7 +253,7 @@ static uint32_t most_before(struct mx_mixer *const *layers, uint32_t n_layers,
 				continue;
 			const uint32_t pos = step->spans[which->index[i]].pos, block = pos >> log2_n;
 			const struct lcg_range r =
-				lcg_range_of(log2_n, m->width, m->shape.period, m->layer.phase,
+				lcg_range_of(log2_n, m->channels, m->shape.period, m->layer.phase,
 			                 block ? (block - 1) << log2_n : 0, pos);
 			most = r.end - r.begin > most ? r.end - r.begin : most;
 		}

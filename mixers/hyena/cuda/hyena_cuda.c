@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mixers/hyena/lc.h"
 
@@ -37,7 +38,7 @@ static uint32_t conv_rows(const struct mx_layer_desc *layer, const struct hyena_
 static struct hyc_scratch scratch_of(const struct mx_layer_desc *layer,
                                      const struct hyena_params *p, const struct mx_device *device)
 {
-	const size_t all = (size_t)layer->max_rows * layer->width, f32 = round_up(all * sizeof(float));
+	const size_t all = (size_t)layer->max_rows * p->channels, f32 = round_up(all * sizeof(float));
 	struct hyc_scratch s = {0};
 	s.z = s.sums = round_up(3 * all * sizeof(float));
 	s.gate = s.z + f32;
@@ -55,12 +56,14 @@ static uint32_t modal_rows(const struct mx_layer_desc *layer)
 static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct hyena_params *p,
                                  const struct mx_device *device)
 {
-	const size_t row = layer->width * sizeof(float), ring = conv_rows(layer, p) * 3 * row;
+	const size_t row = p->channels * sizeof(float), ring = conv_rows(layer, p) * 3 * row;
 	struct hyc_sizes z = {.scratch = scratch_of(layer, p, device)};
+	if (p->channels < layer->width)
+		z.conv = 3 * row * (p->taps + 1);
 	if (p->filter == HYENA_MODAL) {
-		z.conv_offset = round_up(lcg_modal_bytes(layer->width, p->state_size, modal_rows(layer)));
+		z.conv_offset = round_up(lcg_modal_bytes(p->channels, p->state_size, modal_rows(layer)));
 		z.slot = z.conv_offset + ring;
-		z.conv_saved = lcg_modal_bytes(layer->width, p->state_size, 1);
+		z.conv_saved = lcg_modal_bytes(p->channels, p->state_size, 1);
 		z.snapshot = z.conv_saved + ring;
 		return z;
 	}
@@ -69,7 +72,7 @@ static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct
 	z.conv_saved = LCG_HEAD * sizeof(float);
 	z.snapshot = z.conv_saved + ring;
 	z.window = 2 * LCG_BLOCK * row;
-	z.spectra = hyc_spectra_bytes(layer->width, layer->max_context);
+	z.spectra = hyc_spectra_bytes(p->channels, layer->max_context);
 	/* whole blocks change a prompt's bits with where it is cut */
 	if (!device->info.deterministic && layer->max_rows >= LCG_POINTS &&
 	    layer->max_context >= LCG_POINTS)
@@ -89,14 +92,14 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 		.fixed_bytes = z.slot,
 		.scratch_bytes = z.scratch.bytes,
 		.snapshot_bytes = z.snapshot,
-		.instance_bytes = z.window + z.spectra + z.near,
+		.instance_bytes = z.conv + z.window + z.spectra + z.near,
 	};
 	if (p.filter == HYENA_MODAL)
 		return MX_OK;
-	out->bytes_per_token = layer->width * sizeof(float);
+	out->bytes_per_token = p.channels * sizeof(float);
 	out->page_multiple = LCG_BLOCK;
 	out->create_bytes =
-		(size_t)hyc_lags(layer->max_context, p.filter_len) * layer->width * sizeof(float);
+		(size_t)hyc_lags(layer->max_context, p.filter_len) * p.channels * sizeof(float);
 	return MX_OK;
 }
 
@@ -126,6 +129,7 @@ static void destroy(struct mx_mixer *m)
 	if (!hyc_modal(m) && m->number == 0)
 		m->device->ops->release(m->device, m->layers);
 	hyc_filter_destroy(m);
+	m->device->ops->release(m->device, m->own_conv);
 	free(m);
 }
 
@@ -153,16 +157,17 @@ static void take(struct mx_mixer *m, const struct mx_mixer_init *init)
 	const void *const *w = init->weights;
 	m->base = (struct mx_mixer_base){&hyena_cuda_ops, layer->index};
 	m->device = init->device;
-	m->w_in = w[0];
+	m->w_in[0] = w[0];
 	m->w_out = w[1];
 	m->b_in = w[4];
-	m->b_out = w[5];
+	m->b_out = layer->rank ? NULL : w[5]; /* the first rank's summand has it */
 	m->width = layer->width;
+	m->channels = m->params.channels;
 	m->max_rows = layer->max_rows;
 	m->sizes = sizes_of(layer, &m->params, init->device);
 	m->shape.slot_stride = init->slot_stride;
-	m->shape.channels = layer->width;
-	m->shape.period = lcg_period(layer->width);
+	m->shape.channels = m->channels;
+	m->shape.period = lcg_period(m->channels);
 	m->shape.max_len = layer->max_context;
 	m->shape.n_levels = lc_levels(layer->max_context);
 	m->shape.taps = m->params.taps;
@@ -177,10 +182,38 @@ static void take(struct mx_mixer *m, const struct mx_mixer_init *init)
 	if (hyc_modal(m))
 		m->modal = (struct lcg_modal){m->params.state_size,
 		                              modal_rows(layer),
-		                              m->width / m->params.heads,
+		                              m->channels / m->params.heads,
 		                              filter[0],
 		                              filter[1],
 		                              filter[2]};
+}
+
+/* Takes what a rank has of several: parts of the projection, and of the short convolution, which
+ * the checkpoint has for all channels. */
+static mx_status take_share(struct mx_mixer *m, const struct mx_mixer_init *init)
+{
+	const struct hyena_params *p = &m->params;
+	const size_t n = 3 * (size_t)m->channels, taps = p->taps;
+	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS] = {0};
+	size_t n_weights = 0;
+	if (m->channels == m->width)
+		return MX_OK;
+	mx_status status = hyena_weights(init->layer, specs, &n_weights);
+	for (uint32_t i = 1; i < p->n_parts && status == MX_OK; i++)
+		m->w_in[i] = init->weights[n_weights - p->n_parts + i];
+	float *own = status == MX_OK ? calloc(n * (taps + 1), sizeof *own) : NULL;
+	if (!own)
+		return status == MX_OK ? MX_E_NOMEM : status;
+	for (uint32_t c = 0; c < n; c++) {
+		const size_t from = hyena_channel(p, c);
+		memcpy(own + c * taps, init->host_vectors[2] + from * taps, taps * sizeof *own);
+		own[n * taps + c] = init->host_vectors[3][from];
+	}
+	status = mx_upload_array(m->device, own, m->sizes.conv, &m->own_conv);
+	free(own);
+	m->layer.conv_weight = m->own_conv;
+	m->layer.conv_bias = m->own_conv ? m->layer.conv_weight + n * taps : NULL;
+	return status;
 }
 
 static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out, struct mx_err *err)
@@ -201,12 +234,15 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		status = take_pages(&m->shape, init, err);
 	if (status == MX_OK)
 		status = mx_cuda_base(m->device)->bind(m->device);
+	if (status == MX_OK && (status = take_share(m, init)) != MX_OK)
+		mx_mixer_fail(err, status, "hyena: the short filter of layer %u cannot be prepared",
+		              layer->index);
 	if (status == MX_OK && !hyc_modal(m)) {
 		status =
 			hyc_filter_create(m, layer->max_context, init->host_vectors + HYENA_COMMON_WEIGHTS);
 		if (status != MX_OK)
 			mx_mixer_fail(err, status, "hyena: the filter of layer %u (%u lags, %u channels) %s",
-			              layer->index, layer->max_context, layer->width,
+			              layer->index, layer->max_context, m->channels,
 			              status == MX_E_NOMEM ? "does not fit in memory" : "cannot be prepared");
 	}
 	if (status != MX_OK) {
@@ -350,7 +386,8 @@ static const struct mx_mixer_ops hyena_cuda_ops = {
 	.name = "hyena",
 	.summary = "Hyena: gated convolution as long as the context, for NVIDIA GPUs",
 	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK |
-            MX_MIXER_SETTLE | MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME,
+            MX_MIXER_SETTLE | MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME |
+            MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = hyena_weights,
 	.state = state,

@@ -10,29 +10,30 @@
 
 /* Where things are in the scratch memory of a step, in bytes. */
 struct hyc_scratch {
-	size_t u;       /* f32 [max_rows, 3 width] */
-	size_t z, gate; /* f32 [max_rows, width]; with modal filters */
-	size_t sums;    /* f32 [width, max_rows]; of prompts, with implicit ones */
-	size_t out;     /* activations [max_rows, width] */
+	size_t u;       /* f32 [max_rows, 3 channels] */
+	size_t z, gate; /* f32 [max_rows, channels]; with modal filters */
+	size_t sums;    /* f32 [channels, max_rows]; of prompts, with implicit ones */
+	size_t out;     /* activations [max_rows, channels] */
 	size_t bytes;
 };
 
 /* What a layer needs, in bytes. */
 struct hyc_sizes {
 	struct hyc_scratch scratch;
-	size_t conv_offset, slot;    /* slot: without padding */
-	size_t snapshot, conv_saved; /* conv_saved: where the short convolution's ring is in it */
-	size_t window, spectra;      /* of the instance */
-	size_t near;                 /* of the instance; 0: prompts are computed by tiles alone */
+	size_t conv_offset, slot;     /* slot: without padding */
+	size_t snapshot, conv_saved;  /* conv_saved: where the short convolution's ring is in it */
+	size_t conv, window, spectra; /* of the instance; conv: of one of several ranks */
+	size_t near;                  /* of the instance; 0: prompts are computed by tiles alone */
 };
 
 struct mx_mixer {
 	struct mx_mixer_base base;
 	struct hyena_params params;
 	struct mx_device *device;
-	const struct mx_weight *w_in, *w_out;
-	const float *b_in, *b_out; /* NULL = none */
-	uint32_t width, max_rows;
+	const struct mx_weight *w_in[3], *w_out; /* w_in: params.n_parts */
+	const float *b_in, *b_out;               /* NULL = none; b_in: of all ranks */
+	void *own_conv;                          /* one of several ranks' short convolution */
+	uint32_t width, channels, max_rows;      /* channels: of the rank */
 	struct hyc_sizes sizes;
 	struct lcg_shape shape;
 	struct lcg_layer layer; /* as it is uploaded */
