@@ -66,10 +66,30 @@ static __device__ __forceinline__ void copies_wait(uint64_t *bar, uint32_t use)
 #endif
 }
 
+/* Begins to copy 4, 8 or 16 bytes to shared memory, or zeros unless p. */
+template <int N> static __device__ __forceinline__ void copy_if(bool p, void *to, const void *from)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(
+					 (uint32_t)__cvta_generic_to_shared(to)),
+	             "l"(p ? from : to), "r"(p ? N : 0), "n"(N)
+	             : "memory");
+}
+
 /* Brings the line that has an address to the second level cache. */
 static __device__ __forceinline__ void line_near(const void *p)
 {
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+}
+
+/* Brings `bytes` to it, a multiple of 16. By one lane. */
+static __device__ __forceinline__ void bytes_near(const void *p, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#else
+	for (uint32_t i = 0; i < bytes; i += 128)
+		line_near((const unsigned char *)p + i);
+#endif
 }
 
 /* Orders what the thread wrote to shared memory before copies that begin later. */

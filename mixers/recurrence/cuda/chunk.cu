@@ -211,6 +211,7 @@ void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_si
 	u.cols = ((s->v_dim + u.per_head - 1) / u.per_head + 15) / 16 * 16;
 	u.cap = Q + (s->max_draft + Q - 1) / Q * Q;
 	u.S = 64;
+	u.low = u.S + (size_t)kpad * u.cols * sizeof(float) / 2;
 	u.k = u.S + align_up((size_t)kpad * u.cols * sizeof(float));
 	u.x = u.k + align_up((size_t)u.cap * kpad * act_size);
 	u.a = u.x + align_up((size_t)u.cap * u.cols * (s->delta ? sizeof(float) : act_size));

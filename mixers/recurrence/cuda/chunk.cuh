@@ -4,6 +4,7 @@
 #define MX_MIXERS_RECURRENCE_CUDA_CHUNK_CUH
 
 #include "device/cuda/launch.cuh"
+#include "mixers/recurrence/cuda/halves.cuh"
 #include "mixers/recurrence/cuda/math.cuh"
 #include "mixers/recurrence/cuda/recur_cuda.h"
 #include "mixers/recurrence/cuda/slot.cuh"
@@ -87,6 +88,14 @@ template <typename T, int P, int KT> struct columns {
 
 	__device__ __forceinline__ void read(const recur_core &a, const work &w, uint32_t warp)
 	{
+		if (P == 1) {
+#pragma unroll
+			for (int i = 0; i < KT; i++)
+				whole_of({load_now(high_at(a.unit, w.unit, warp * KT + i)),
+				          load_now(low_at(a.unit, w.unit, warp * KT + i))},
+				         S[i]);
+			return;
+		}
 #pragma unroll
 		for (int i = 0; i < KT; i++)
 #pragma unroll
@@ -99,6 +108,15 @@ template <typename T, int P, int KT> struct columns {
 
 	__device__ __forceinline__ void write(const recur_core &a, const work &w, uint32_t warp) const
 	{
+		if (P == 1) {
+#pragma unroll
+			for (int i = 0; i < KT; i++) {
+				const halves h = halves_of(S[i]);
+				*high_at(a.unit, w.unit, warp * KT + i) = h.high;
+				*low_at(a.unit, w.unit, warp * KT + i) = h.low;
+			}
+			return;
+		}
 #pragma unroll
 		for (int i = 0; i < KT; i++)
 #pragma unroll
@@ -160,6 +178,12 @@ template <typename T, int P, int KT> struct columns {
 				c[0] *= d0, c[1] *= d1, c[2] *= d0, c[3] *= d1;
 			}
 			multiply_4(S[i][0], S[i][1], S[i + 1][0], S[i + 1][1], at, b);
+			if (P == 1)
+#pragma unroll
+				for (int n = 0; n < 4; n++)
+#pragma unroll
+					for (int e = 0; e < 4; e++)
+						S[i + n / 2][n % 2][e] = no_tie(S[i + n / 2][n % 2][e]);
 		}
 	}
 };

@@ -186,7 +186,7 @@ __device__ __forceinline__ void rows_weights(const one_args &a, const place &w,
 /* What S says of k and q of row t in lane 4 g + t, columns g (c[0], c[1]) and g + 8 (c[2], c[3]) of
  * each of the warp's tiles. */
 template <int KT>
-__device__ __forceinline__ void ask(const float4 *S, uint32_t tiles, const T *rows,
+__device__ __forceinline__ void ask(const uint4 *S, uint32_t tiles, const T *rows,
                                     float (&c)[TILES][4])
 {
 	ask_tiles<KT>(
@@ -277,20 +277,20 @@ __device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint3
 	span.pos = w.begin, span.n = w.total, span.kind = w.kind;
 	const uint32_t next = border_after(span, w.border, Q);
 	const uint32_t tiles = tiles_of(a, warp);
-	float4 *S = (float4 *)s.S + warp * TILES * KT * 64 + (threadIdx.x & 31);
+	uint4 *S = s.S + warp * TILES * KT * 32 + (threadIdx.x & 31);
 	if (tiles)
 		copies_wait(s.arrived + warp, use);
 	__syncthreads();
 	for (uint32_t at = w.border; at < w.from; at += Q) {
 		copies_out_read();
 		__syncwarp();
-		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), s, S, warp * TILES * 16, tiles);
+		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), at < next, s, S, warp * TILES * 16, tiles);
 		if (at + Q != next)
 			continue;
 		copies_after_writes();
 		if (tiles)
-			copy_out(w.unit + a.unit.S + warp * TILES * KT * 1024, s.S + warp * TILES * KT * 256,
-			         tiles * KT * 1024);
+			copy_out(w.unit + a.unit.S + warp * TILES * KT * 512, s.S + warp * TILES * KT * 32,
+			         tiles * KT * 512);
 		if (threadIdx.x == 0)
 			*(uint32_t *)w.unit = next;
 	}
@@ -322,9 +322,9 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 		if (!w.offset) {
 			if (tiles && lane == 0) {
 				copies_out_read();
-				copies_expect(s.arrived + warp, tiles * KT * 1024);
-				copy_begin(s.S + warp * TILES * KT * 256,
-				           w.unit + a.unit.S + warp * TILES * KT * 1024, tiles * KT * 1024,
+				copies_expect(s.arrived + warp, tiles * KT * 512);
+				copy_begin(s.S + warp * TILES * KT * 32,
+				           w.unit + a.unit.S + warp * TILES * KT * 512, tiles * KT * 512,
 				           s.arrived + warp);
 			}
 		}
@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 				for (int n = 0; n < TILES; n++)
 					old_inputs(a, w, w.first, n < (int)tiles ? w.r : 0, col + 16 * n, x[n]);
 				copies_wait(s.arrived + warp, use);
-				ask<KT>((const float4 *)s.S + warp * TILES * KT * 64 + lane, tiles, rows, c);
+				ask<KT>(s.S + warp * TILES * KT * 32 + lane, tiles, rows, c);
 			}
 			use ^= !same;
 		}

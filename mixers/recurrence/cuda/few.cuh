@@ -34,13 +34,13 @@ template <int KT, bool VECTOR> struct few_board {
 	T k[Q * ld], q[ROWS * ld], v[ROWS * LDY]; /* [Q][ld] keys of the chunk's tokens */
 	T wk[vectors * ROWS * ld + 8], wq[vectors * ROWS * ld + 8]; /* k and q, decayed to the border */
 	float av[vectors * Q * kpad + 4], d[vectors * kpad + 4];
-	alignas(128) float S[32]; /* the first of [warps][keys / 8][32 lanes][4] */
+	alignas(128) uint4 S[8]; /* the first of its high halves, as in struct board */
 };
 
 template <int KT, bool VECTOR> constexpr size_t few_bytes(uint32_t cols)
 {
 	typedef few_board<KT, VECTOR> whole;
-	return sizeof(whole) - sizeof(whole::S) + (size_t)cols * KT * 16 * sizeof(float);
+	return sizeof(whole) - sizeof(whole::S) + (size_t)cols * KT * 16 * sizeof(T);
 }
 
 /* Rows `offset` .. of unit number u of all spans, as many as belong to one chunk; behind a part of

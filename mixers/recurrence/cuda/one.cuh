@@ -77,6 +77,17 @@ struct place {
 	unsigned char *unit;
 };
 
+/* What a lane's elements of a stream are made of, on its way from global memory (own.cuh). */
+struct part_stage {
+	uint4 w[TAPS][32], bias[32], read[32];
+	uint2 seen[TAPS - 1][32];
+};
+
+/* Likewise the numbers of a lane of the row's warp. */
+struct number_stage {
+	float n[10][32];
+};
+
 /* Shared memory of a block of step.cu; all offsets but the end are the same for all units, S comes
  * last. Functions that take a B take few.cu's too. */
 template <int KT, bool VECTOR> struct board {
@@ -92,13 +103,14 @@ template <int KT, bool VECTOR> struct board {
 	T k[Q * ld], q[ld], v[RECUR_UNIT]; /* [Q][ld] keys of the chunk's tokens, [ld], [columns] */
 	T wk[vectors * ld + 8], wq[vectors * ld + 8];            /* k_r and q, decayed to the border */
 	float av[vectors * Q * kpad + 4], d[vectors * kpad + 4]; /* factors; the product of a chunk's */
-	alignas(128) float S[4];                                 /* [warps][keys / 8][32 lanes][4] */
+	alignas(16) part_stage parts[3 + vectors];
+	alignas(128) uint4 S[1]; /* the first of its high halves, [columns / 16][keys / 16][32 lanes] */
 };
 
 template <int KT, bool VECTOR> constexpr size_t board_bytes(uint32_t cols)
 {
 	typedef board<KT, VECTOR> whole;
-	return offsetof(whole, S) + (size_t)cols * KT * 16 * sizeof(float);
+	return offsetof(whole, S) + (size_t)cols * KT * 16 * sizeof(T);
 }
 
 /* Entry of a chunk's first token in rings. */
@@ -206,13 +218,20 @@ __device__ __forceinline__ void old_inputs(const one_args &a, const place &w, ui
 
 /* ---- whole chunks ---- */
 
-/* S of a warp, two tiles of keys after the other: S <- d S + u kd. */
+/* S of a warp's tile, two tiles of keys after the other: S <- d S + u kd. S is high halves in
+ * shared memory; low ones are read from the unit, and written to it if S `stays`: if not, it is not
+ * added to again. */
 template <int KT, bool VECTOR, template <int, bool> class B>
-__device__ __forceinline__ void fold(B<KT, VECTOR> &s, float4 *S, float d, const float (&u)[2][4])
+__device__ __forceinline__ void fold(B<KT, VECTOR> &s, uint4 *S, uint4 *low, bool stays, float d,
+                                     const float (&u)[2][4])
 {
 	const uint32_t t = threadIdx.x & 3;
 	const operand_a<2> at = sums_a<2>(u);
-#pragma unroll 2
+	uint4 lows[KT];
+#pragma unroll
+	for (int i = 0; i < KT; i++)
+		lows[i] = load_now(low + i * 32);
+#pragma unroll
 	for (int i = 0; i < KT; i += 2) {
 		operand_b<1> b[4];
 		float c[4][4];
@@ -222,13 +241,23 @@ __device__ __forceinline__ void fold(B<KT, VECTOR> &s, float4 *S, float d, const
 		for (int n = 0; n < 4; n++) {
 			const uint32_t k = 16 * i + 8 * n;
 			const float d0 = VECTOR ? s.d[k + 2 * t] : d, d1 = VECTOR ? s.d[k + 2 * t + 1] : d;
-			const float4 v = S[(2 * i + n) * 32];
-			c[n][0] = v.x * d0, c[n][1] = v.y * d1, c[n][2] = v.z * d0, c[n][3] = v.w * d1;
+			if (n % 2 == 0)
+				whole_of({S[(i + n / 2) * 32], lows[i + n / 2]}, *(float(*)[2][4]) & c[n]);
+			c[n][0] *= d0, c[n][1] *= d1, c[n][2] *= d0, c[n][3] *= d1;
 		}
 		multiply_4(c[0], c[1], c[2], c[3], at, b);
 #pragma unroll
 		for (int n = 0; n < 4; n++)
-			S[(2 * i + n) * 32] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				c[n][e] = no_tie(c[n][e]);
+#pragma unroll
+		for (int n = 0; n < 2; n++) {
+			const halves h = halves_of(*(const float(*)[2][4]) & c[2 * n]);
+			S[(i + n) * 32] = h.high;
+			if (stays)
+				low[(i + n) * 32] = h.low;
+		}
 	}
 }
 
@@ -239,11 +268,11 @@ __device__ __forceinline__ uint32_t tiles_of(const one_args &a, uint32_t warp)
 	return first >= all ? 0 : all - first < TILES ? all - first : TILES;
 }
 
-/* Adds the chunk whose first entry of rings is `first` to S. By the whole block; a warp has the
- * columns from `col` on in `tiles` tiles. */
+/* Adds the chunk whose first entry of rings is `first` to S, see `fold`. By the whole block; a warp
+ * has the columns from `col` on in `tiles` tiles. */
 template <int KT, bool VECTOR, template <int, bool> class B>
-__device__ void add_chunk(const one_args &a, const place &w, uint32_t first, B<KT, VECTOR> &s,
-                          float4 *S, uint32_t col, uint32_t tiles)
+__device__ void add_chunk(const one_args &a, const place &w, uint32_t first, bool stays,
+                          B<KT, VECTOR> &s, uint4 *S, uint32_t col, uint32_t tiles)
 {
 	constexpr uint32_t kpad = KT * 16;
 	float all[TILES][2][4];
@@ -293,7 +322,8 @@ __device__ void add_chunk(const one_args &a, const place &w, uint32_t first, B<K
 			each_of([&](int half, int i, uint32_t j, uint32_t) {
 				x[half][i] *= a.gain ? s.end[j] * s.b[j] : s.end[j];
 			});
-		fold<KT, VECTOR>(s, S + n * KT * 64, VECTOR ? 1 : s.end[0] * s.a[0], x);
+		fold<KT, VECTOR>(s, S + n * KT * 32, low_at(a.unit, w.unit, (col / 16 + n) * KT), stays,
+		                 VECTOR ? 1 : s.end[0] * s.a[0], x);
 	}
 	__syncthreads();
 }
@@ -312,16 +342,16 @@ __device__ __noinline__ void add_chunks(const one_args &a, uint32_t u, uint32_t 
 	span.pos = w.pos, span.n = w.n, span.kind = w.kind;
 	const uint32_t next = border_after(span, border, Q);
 	const uint32_t tiles = tiles_of(a, warp);
-	float4 *S = (float4 *)s.S + warp * TILES * KT * 64 + (threadIdx.x & 31);
+	uint4 *S = s.S + warp * TILES * KT * 32 + (threadIdx.x & 31);
 	if (tiles)
 		copies_wait(s.arrived + warp, use);
 	__syncthreads();
 	for (uint32_t at = border; at < w.from; at += Q) {
-		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), s, S, warp * TILES * 16, tiles);
+		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), at < next, s, S, warp * TILES * 16, tiles);
 		if (at + Q != next)
 			continue;
-		float4 *to = (float4 *)(w.unit + a.unit.S) + warp * TILES * KT * 64 + (threadIdx.x & 31);
-		for (uint32_t i = 0; i < tiles * KT * 2; i++)
+		uint4 *to = high_at(a.unit, w.unit, warp * TILES * KT);
+		for (uint32_t i = 0; i < tiles * KT; i++)
 			to[i * 32] = S[i * 32];
 		if (threadIdx.x == 0)
 			*(uint32_t *)w.unit = next;
@@ -335,7 +365,7 @@ __device__ __noinline__ void add_chunks(const one_args &a, uint32_t u, uint32_t 
 /* c += S, of each of the warp's tiles, times what operands(col, b) makes of the keys' columns from
  * `col` on. */
 template <int KT, typename F>
-__device__ __forceinline__ void ask_tiles(const float4 *S, uint32_t tiles, const F &operands,
+__device__ __forceinline__ void ask_tiles(const uint4 *S, uint32_t tiles, const F &operands,
                                           float (&c)[TILES][4])
 {
 #pragma unroll
@@ -348,10 +378,8 @@ __device__ __forceinline__ void ask_tiles(const float4 *S, uint32_t tiles, const
 			for (uint32_t tile = 0; tile < TILES; tile++) {
 				if (tile >= tiles)
 					break;
-				const float4 *at = S + (tile * KT + i + n) * 64;
-				const float4 lo = at[0], hi = at[32];
-				const float two[2][4] = {{lo.x, lo.y, lo.z, lo.w}, {hi.x, hi.y, hi.z, hi.w}};
-				mma(c[tile], sums_a<1>(two).r[0], b[n].r[0]);
+				const uint4 s = S[(tile * KT + i + n) * 32];
+				mma(c[tile], {s.x, s.y, s.z, s.w}, b[n].r[0]);
 			}
 	}
 }

@@ -75,48 +75,64 @@ __device__ __forceinline__ void part_near(const one_args &a, uint32_t job, const
 			                     a.conv.channels);
 }
 
-/* Reads all that the elements are made of; the products: 4 elements of bf16 or f32. */
-__device__ __forceinline__ uint4 open_part(const one_args &a, uint32_t job, const place &w,
-                                           lane_part &l)
+/* Begins to copy to shared memory what a lane's elements are made of: what is from earlier steps,
+ * or (`now`) the products. Each lane takes what it began to copy, once it has waited for it. */
+__device__ __forceinline__ void part_begin(const one_args &a, uint32_t job, const place &w,
+                                           part_stage &to, bool now)
 {
 	const one_stream &s = a.streams[job];
-	const uint32_t head = shared_head(w.head, s.shared), taps = s.conv ? a.conv.taps : 0;
-	const uint32_t i = (job == ONE_V ? w.col : 0) + (threadIdx.x & 31) * 4;
-	const uint32_t h = shared_head(head, s.per);
-	const uint32_t at = s.at + h * s.stride + (head - h * s.n) * s.dim + i;
-	l.n = head * s.dim + i;
-	l.there = i < s.dim;
-	l.keeps = s.conv && l.there && (job == ONE_V || !w.col) &&
-	          (!w.head || shared_head(w.head - 1, s.shared) != head);
-	const T *ring = (const T *)(a.slots + w.slot * a.slot_stride + a.conv.at) + s.channel + l.n;
+	const uint32_t lane = threadIdx.x & 31, taps = s.conv ? a.conv.taps : 0;
+	const uint32_t head = shared_head(w.head, s.shared), h = shared_head(head, s.per);
+	const uint32_t i = (job == ONE_V ? w.col : 0) + lane * 4;
+	const uint32_t n = head * s.dim + i;
+	const bool there = i < s.dim;
+	if (now) {
+		const uint32_t at = s.at + h * s.stride + (head - h * s.n) * s.dim + i;
+		if (s.gates)
+			copy_if<16>(there, to.read + lane, a.gates + (size_t)w.row * a.ld_gates + at);
+		else
+			copy_if<8>(there, to.read + lane, a.proj + (size_t)w.row * a.ld_proj + at);
+		return;
+	}
+	const T *ring = (const T *)(a.slots + w.slot * a.slot_stride + a.conv.at) + s.channel + n;
 	const uint32_t here = taps ? w.pos % a.conv.cap : 0;
 #pragma unroll
 	for (uint32_t back = 1; back < TAPS; back++) {
 		const uint32_t entry = here >= back ? here - back : here + a.conv.cap - back;
-		l.seen[TAPS - 1 - back] = load_if(l.there && back < taps && w.pos >= back,
-		                                  (const uint2 *)(ring + (size_t)entry * a.conv.channels));
+		copy_if<8>(there && back < taps && w.pos >= back, to.seen[TAPS - 1 - back] + lane,
+		           ring + (size_t)entry * a.conv.channels);
 	}
-	uint4 read = make_uint4(0, 0, 0, 0);
-	if (s.gates) {
-		const float4 z =
-			load_if(l.there, (const float4 *)(a.gates + (size_t)w.row * a.ld_gates + at));
-		read = *(const uint4 *)&z;
-	} else {
-		const uint2 z = load_if(l.there, (const uint2 *)(a.proj + (size_t)w.row * a.ld_proj + at));
-		read.x = z.x, read.y = z.y;
-	}
-	l.bias = load_if(l.there && s.bias, (const float4 *)(s.bias + l.n));
-	if (taps == TAPS || !l.there)
+	copy_if<16>(there && s.bias, to.bias + lane, s.bias + n);
 #pragma unroll
-		for (int e = 0; e < 4; e++)
-			l.w[e] = load_if(taps && l.there, (const float4 *)(s.w + (size_t)(l.n + e) * TAPS));
-	else if (taps)
+	for (int e = 0; e < TAPS; e++)
+		copy_if<16>(there && taps == TAPS, to.w[e] + lane, s.w + (size_t)(n + e) * TAPS);
+}
+
+/* Returns the products: 4 elements of bf16 or f32. */
+__device__ __forceinline__ uint4 part_take(const one_args &a, uint32_t job, const place &w,
+                                           const part_stage &from, lane_part &l)
+{
+	const one_stream &s = a.streams[job];
+	const uint32_t lane = threadIdx.x & 31, taps = s.conv ? a.conv.taps : 0;
+	const uint32_t head = shared_head(w.head, s.shared), i = (job == ONE_V ? w.col : 0) + lane * 4;
+	l.n = head * s.dim + i;
+	l.there = i < s.dim;
+	l.keeps = s.conv && l.there && (job == ONE_V || !w.col) &&
+	          (!w.head || shared_head(w.head - 1, s.shared) != head);
+#pragma unroll
+	for (uint32_t n = 0; n < TAPS - 1; n++)
+		l.seen[n] = from.seen[n][lane];
+	l.bias = *(const float4 *)&from.bias[lane];
+#pragma unroll
+	for (int e = 0; e < TAPS; e++)
+		l.w[e] = *(const float4 *)&from.w[e][lane];
+	if (taps && taps < TAPS && l.there)
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			const float *end = s.w + (size_t)(l.n + e + 1) * taps;
 			l.w[e] = make_float4(0, taps > 2 ? end[-3] : 0, taps > 1 ? end[-2] : 0, end[-1]);
 		}
-	return read;
+	return from.read[lane];
 }
 
 /* Returns the elements after convolution and activation. */
@@ -261,6 +277,63 @@ __device__ __forceinline__ void open_numbers(const one_args &a, const place &w, 
 	o.terms.mul = load_if(mapped && a.mul, a.mul + n, 1);
 	o.terms.add = load_if(mapped && a.add, a.add + n, 0);
 	o.fixed = load_if(a.decays && !VECTOR && a.fixed_a, a.fixed_a + w.head, 1);
+}
+
+/* open_numbers by way of shared memory, as part_begin: w is the lane's head. */
+template <bool VECTOR>
+__device__ __forceinline__ void numbers_begin(const one_args &a, const place &w, number_stage &to,
+                                              bool now)
+{
+	const one_stream &sa = a.streams[ONE_A], &sb = a.streams[ONE_BETA];
+	const uint32_t lane = threadIdx.x & 31;
+	const bool step = a.decay == MX_RECUR_A_STEP, mapped = a.decays && !VECTOR && !a.fixed_a;
+	const uint32_t na = shared_head(w.head, sa.shared), n = step ? w.head : na;
+	if (now) {
+		const float *row = a.gates + (size_t)w.row * a.ld_gates;
+		copy_if<4>(a.has_beta, to.n[0] + lane, row + number_at(sb, w.head));
+		copy_if<4>(mapped && !step, to.n[1] + lane, row + number_at(sa, na));
+		return;
+	}
+	copy_if<4>(a.has_beta && sb.bias, to.n[2] + lane, sb.bias + w.head);
+	copy_if<4>(mapped && !step && sa.bias, to.n[3] + lane, sa.bias + na);
+	copy_if<4>(mapped && a.pre, to.n[4] + lane, a.pre + n);
+	copy_if<4>(mapped && a.mul, to.n[5] + lane, a.mul + n);
+	copy_if<4>(mapped && a.add, to.n[6] + lane, a.add + n);
+	copy_if<4>(a.decays && !VECTOR && a.fixed_a, to.n[7] + lane, a.fixed_a + w.head);
+}
+
+template <bool VECTOR>
+__device__ __forceinline__ void numbers_take(const one_args &a, const number_stage &from,
+                                             own_terms &o)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	const bool mapped = a.decays && !VECTOR && !a.fixed_a;
+	o.z = make_float2(from.n[0][lane], from.n[1][lane]);
+	o.bias = make_float2(from.n[2][lane], from.n[3][lane]);
+	o.terms.pre = mapped && a.pre ? from.n[4][lane] : 1;
+	o.terms.mul = mapped && a.mul ? from.n[5][lane] : 1;
+	o.terms.add = from.n[6][lane];
+	o.fixed = a.decays && !VECTOR && a.fixed_a ? from.n[7][lane] : 1;
+}
+
+/* Factor and gain of the lane's earlier token, lane `j` of n, likewise. */
+template <bool VECTOR>
+__device__ __forceinline__ void old_begin(const one_args &a, const place &w, uint32_t j,
+                                          number_stage &to)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	copy_if<4>(j < w.r && a.decays && !VECTOR, to.n[8] + lane,
+	           a.fixed_a ? a.fixed_a + w.head : (const float *)(w.unit + a.unit.a) + w.first + j);
+	copy_if<4>(j < w.r && a.gain, to.n[9] + lane, (const float *)(w.unit + a.unit.b) + w.first + j);
+}
+
+template <bool VECTOR>
+__device__ __forceinline__ void old_take(const one_args &a, const place &w, uint32_t j,
+                                         const number_stage &from, float *f, float *b)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	*f = j < w.r && a.decays && !VECTOR ? from.n[8][lane] : 1;
+	*b = from.n[9][lane];
 }
 
 /* Factor and beta from what was read. By a warp; all lanes have them. */

@@ -11,8 +11,9 @@
 #include "mixers/recurrence/cuda/own.cuh"
 #include "mixers/recurrence/cuda/row.cuh"
 
-#define COLS  64  /* of a head */
-#define LEAST 512 /* heads of all sequences from which on two at a time are faster */
+#define COLS   64  /* of a head */
+#define BLOCKS 3   /* on a multiprocessor */
+#define LEAST  512 /* heads of all sequences from which on two at a time are faster */
 
 namespace
 {
@@ -21,6 +22,7 @@ namespace
 struct of_heads {
 	float m[2][Q], gamma[2];
 	float a[2][Q], b[2][Q], end[2][Q]; /* of a whole chunk, as in struct board */
+	alignas(16) T x[2][Q][COLS + 8];   /* of the chunk's tokens; zero after the row's */
 };
 
 __device__ __forceinline__ unsigned char *unit_of(const one_args &a, const place &w, uint32_t h)
@@ -37,27 +39,17 @@ __device__ __forceinline__ place head_of(const one_args &a, const place &w, uint
 	return one;
 }
 
-/* Brings near what is read of rings, and what numbers and gates are made of. By the row's warp. */
+/* Brings near what is read of rings. By the row's warp. */
 template <int KT> __device__ __forceinline__ void near_row(const one_args &a, const place &w)
 {
 	const uint32_t lane = threadIdx.x & 31, j = lane % Q;
 	const unsigned char *unit = unit_of(a, w, lane / Q);
-	if (j < w.r)
-		line_near(unit + a.unit.x + (w.first + j) * (COLS * sizeof(T)));
 	if (!w.r && w.pos) {
 		const uint32_t first = entry_of(a, w.pos - Q);
 		line_near(unit + a.unit.x + (first + j) * (COLS * sizeof(T)));
 		if (lane < 4 * KT)
 			line_near(w.unit + a.unit.k + (size_t)first * KT * 16 * sizeof(T) + lane * 128);
 	}
-	if (lane == Q && a.decays && !a.fixed_a)
-		line_near((const float *)(unit + a.unit.a) + w.first);
-	if (lane == Q + 1 && a.gain)
-		line_near((const float *)(unit + a.unit.b) + w.first);
-	if (lane == Q + 2 && a.finish && a.streams[ONE_GATE].there)
-		line_near(a.proj + (size_t)w.row * a.ld_proj + a.streams[ONE_GATE].at +
-		          (2 * w.head + 1) * COLS);
-	numbers_near<false>(a, head_of(a, w, 0));
 }
 
 /* Factors and gains of n earlier tokens of both heads: token j's in lanes j and Q + j. */
@@ -86,6 +78,18 @@ __device__ __forceinline__ void inputs_of(const one_args &a, const place &w, uin
 			x[half][i] = __bfloat162float(
 				__ushort_as_bfloat16(ring[(8 * half + (i & 1)) * COLS + 8 * (i >> 1)]));
 	});
+}
+
+/* Begins the copies of x of the chunk's tokens but the row's. By the whole block. */
+__device__ __forceinline__ void inputs_begin(const one_args &a, const place &w, of_heads &o)
+{
+	constexpr uint32_t parts = COLS / 8;
+	for (uint32_t i = threadIdx.x; i < 2 * Q * parts; i += blockDim.x) {
+		const uint32_t h = i / (Q * parts), j = i / parts % Q, e = i % parts * 8;
+		if (j != w.r)
+			copy_if<16>(j < w.r, o.x[h][j] + e,
+			            (const T *)(unit_of(a, w, h) + a.unit.x) + (w.first + j) * COLS + e);
+	}
 }
 
 /* Rows of M, and gamma; by the row's warp, lanes as in numbers_of. */
@@ -123,7 +127,8 @@ __device__ __noinline__ void add_to_both(const one_args &a, of_heads &o, uint32_
 	mx_device_span span = {};
 	span.pos = w.pos, span.n = w.n, span.kind = w.kind;
 	const uint32_t next = border_after(span, border, Q);
-	float4 *S = (float4 *)s.S + warp * TILES * KT * 64 + lane;
+	uint4 *S = s.S + warp * TILES * KT * 32 + lane;
+	const uint32_t tile = warp % (COLS / 16 / TILES) * TILES * KT; /* the warp's first */
 	if (tiles)
 		copies_wait(s.arrived + warp, use);
 	__syncthreads();
@@ -155,14 +160,14 @@ __device__ __noinline__ void add_to_both(const one_args &a, of_heads &o, uint32_
 			each_of([&](int half, int i, uint32_t j, uint32_t) {
 				x[n][half][i] *= a.gain ? o.end[h][j] * o.b[h][j] : o.end[h][j];
 			});
-			fold<KT, false>(s, S + n * KT * 64, o.end[h][0] * o.a[h][0], x[n]);
+			fold<KT, false>(s, S + n * KT * 32, low_at(a.unit, unit_of(a, w, h), tile + n * KT),
+			                at < next, o.end[h][0] * o.a[h][0], x[n]);
 		}
 		__syncthreads();
 		if (at + Q != next)
 			continue;
-		float4 *to = (float4 *)(unit_of(a, w, h) + a.unit.S) +
-		             warp % (COLS / 16 / TILES) * TILES * KT * 64 + lane;
-		for (uint32_t i = 0; i < tiles * KT * 2; i++)
+		uint4 *to = high_at(a.unit, unit_of(a, w, h), tile);
+		for (uint32_t i = 0; i < tiles * KT; i++)
 			to[i * 32] = S[i * 32];
 		if (threadIdx.x < 2)
 			*(uint32_t *)unit_of(a, w, threadIdx.x) = next;
@@ -171,11 +176,21 @@ __device__ __noinline__ void add_to_both(const one_args &a, of_heads &o, uint32_
 	__syncthreads();
 }
 
-/* The row's outputs in the warp's columns, from `col` on; c: what S says, x: of earlier tokens. */
+/* x of the chunk's tokens in a tile of columns, from `col` on, as an operand. */
+__device__ __forceinline__ operand_a<2> inputs_a(const of_heads &o, uint32_t col)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	operand_a<2> x = {};
+	load_transposed(x.r[0][0], x.r[0][1], x.r[0][2], x.r[0][3],
+	                o.x[col / COLS][lane / 16 * 8 + lane % 8] + col % COLS + lane / 8 % 2 * 8);
+	return x;
+}
+
+/* The row's outputs in the warp's columns, from `col` on; c: what S says, x: of the tokens. */
 template <int KT>
 __device__ __forceinline__ void answer(const one_args &a, const place &w, board<KT, false> &s,
                                        const of_heads &o, uint32_t col, const float (&c)[TILES][4],
-                                       float (&x)[TILES][2][4])
+                                       const operand_a<2> (&x)[TILES])
 {
 	const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, h = col / COLS;
 	const float gamma = o.gamma[h];
@@ -184,25 +199,12 @@ __device__ __forceinline__ void answer(const one_args &a, const place &w, board<
 		take<2>(o.m[h] + 2 * lane, m.r, 0);
 		take<2>(o.m[h] + 2 * lane + 8, m.r, 1);
 	}
-	/* whether an element of x is the row's: of tokens 2 t, 2 t + 1, and those 8 further */
-	const uint32_t own = w.r - 2 * t;
-	T *ring = (T *)(unit_of(a, w, h) + a.unit.x) + w.entry * COLS + col % COLS + g;
 	float *y =
 		a.finish ? s.y + col + g : a.y + ((size_t)w.row * a.heads + 2 * w.head) * COLS + col + g;
 #pragma unroll
 	for (uint32_t n = 0; n < TILES; n++) {
-		const T v0 = s.v[col + 16 * n + g], v1 = s.v[col + 16 * n + g + 8];
-		const float x0 = __bfloat162float(v0), x1 = __bfloat162float(v1);
-		if (t == 0)
-			ring[16 * n] = v0, ring[16 * n + 8] = v1;
-#pragma unroll
-		for (uint32_t e = 0; e < 4; e++) { /* tokens 0, 1, 8, 9 from 2 t on */
-			const bool is = own == (e & 1) + 8 * (e >> 1);
-			x[n][e >> 1][e & 1] = is ? x0 : x[n][e >> 1][e & 1];
-			x[n][e >> 1][2 + (e & 1)] = is ? x1 : x[n][e >> 1][2 + (e & 1)];
-		}
 		float sum[4] = {c[n][1] * gamma, 0, c[n][3] * gamma, 0};
-		multiply(sum, sums_a<2>(x[n]), m);
+		multiply(sum, x[n], m);
 		if (t == 0)
 			y[16 * n] = sum[0], y[16 * n + 8] = sum[2];
 	}
@@ -223,31 +225,51 @@ __device__ __forceinline__ float4 mapped(const one_args &a, uint2 gates)
 }
 
 template <int KT>
-__global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, 3)
+__global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, BLOCKS)
 	pair(const __grid_constant__ one_args a, const __grid_constant__ nothing)
 {
 	extern __shared__ __align__(128) unsigned char memory[];
 	__shared__ of_heads o;
+	__shared__ uint2 staged_gates[32];
 	board<KT, false> &s = *(board<KT, false> *)memory;
+	static_assert(sizeof(number_stage) <= sizeof(s.t), "there is no T here: its place is free");
+	number_stage &numbers = *(number_stage *)s.t;
 	const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, col = warp * TILES * 16;
 	const bool of_row = warp + 1 == blockDim.x >> 5;
 	const bool has_part = warp < 3 && a.streams[warp].there;
 	uint32_t u = blockIdx.x, use = 0, border = 0;
 	/* begins to bring what the unit has from earlier steps */
 	const auto announce = [&](const place &w) {
+		if (of_row) {
+			numbers_begin<false>(a, head_of(a, w, lane / Q), numbers, false);
+			old_begin<false>(a, head_of(a, w, lane / Q), lane % Q, numbers);
+		} else if (has_part)
+			part_begin(a, warp, w, s.parts[warp], false);
 		if (!of_row && lane == 0) {
-			copies_expect(s.arrived + warp, TILES * KT * 1024);
-			copy_begin(s.S + warp * TILES * KT * 256,
-			           unit_of(a, w, col / COLS) + a.unit.S + col % COLS / 16 * KT * 1024,
-			           TILES * KT * 1024, s.arrived + warp);
+			const uint32_t at = col % COLS / 16 * KT * 512;
+			const unsigned char *unit = unit_of(a, w, col / COLS);
+			copies_expect(s.arrived + warp, TILES * KT * 512);
+			copy_begin(s.S + warp * TILES * KT * 32, unit + a.unit.S + at, TILES * KT * 512,
+			           s.arrived + warp);
+			if (!w.r && w.pos)
+				bytes_near(unit + a.unit.low + at, TILES * KT * 512);
 		}
 		border = *(const volatile uint32_t *)w.unit;
 		earlier_begin(a, w.unit, w.first, w.r, s);
+		inputs_begin(a, w, o);
 		if (of_row)
 			near_row<KT>(a, w);
-		else if (has_part)
-			part_near(a, warp, w);
 		__syncwarp();
+	};
+	/* the same of the step's products */
+	const auto announce_row = [&](const place &w) {
+		if (of_row) {
+			numbers_begin<false>(a, head_of(a, w, lane / Q), numbers, true);
+			copy_if<8>(a.finish && a.streams[ONE_GATE].there, staged_gates + lane,
+			           a.proj + (size_t)w.row * a.ld_proj + a.streams[ONE_GATE].at + w.head * 128 +
+			               lane * 4);
+		} else if (has_part)
+			part_begin(a, warp, w, s.parts[warp], true);
 	};
 	mx_pdl_launch();
 	if (lane == 0 && !of_row)
@@ -261,6 +283,8 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, 3)
 	if (s.places[0].n == 1)
 		announce(s.places[0]);
 	mx_pdl_wait();
+	if (s.places[0].n == 1)
+		announce_row(s.places[0]);
 	for (uint32_t turn = 0;; turn ^= 1) {
 		const place &w = s.places[turn];
 		place &next = s.places[turn ^ 1];
@@ -273,14 +297,13 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, 3)
 				add_to_both<KT>(a, o, u, use);
 				earlier_begin(a, w.unit, w.first, w.r, s);
 			}
+			asm volatile("cp.async.wait_all;" ::: "memory");
 			if (of_row) {
 				own_terms terms;
 				const place one = head_of(a, w, lane / Q);
-				open_numbers<false>(a, one, w.row, terms);
-				numbers_of(a, w, w.first, w.r, &f, &b);
-				gates = load_if(a.finish && a.streams[ONE_GATE].there,
-				                (const uint2 *)(a.proj + (size_t)w.row * a.ld_proj +
-				                                a.streams[ONE_GATE].at + w.head * 128 + lane * 4));
+				numbers_take<false>(a, numbers, terms);
+				old_take<false>(a, w, lane % Q, numbers, &f, &b);
+				gates = staged_gates[lane];
 				close_numbers<false>(a, terms, &own_f, &beta);
 				if (lane % Q == 0 && a.decays && !a.fixed_a)
 					((float *)(one.unit + a.unit.a))[w.entry] = own_f;
@@ -288,19 +311,25 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, 3)
 					((float *)(one.unit + a.unit.b))[w.entry] = beta;
 			} else if (has_part) {
 				lane_part part;
-				const uint4 read = open_part(a, warp, w, part);
+				const uint4 read = part_take(a, warp, w, s.parts[warp], part);
 				close_part(a, warp, w, s, part, read);
 				if (warp == ONE_K && lane * 4 < s.kpad) /* the second head's ring has it too */
 					*(uint2 *)((T *)(unit_of(a, w, 1) + a.unit.k) + w.entry * s.kpad + lane * 4) =
 						*(const uint2 *)(s.k + w.r * s.ld + lane * 4);
+				if (warp == ONE_V) {
+					const uint32_t h = lane / 16, e = lane % 16 * 4;
+					const uint2 v = *(const uint2 *)(s.v + lane * 4);
+					*(uint2 *)(o.x[h][w.r] + e) = v;
+					*(uint2 *)((T *)(unit_of(a, w, h) + a.unit.x) + w.entry * COLS + e) = v;
+				}
 			}
-			asm volatile("cp.async.wait_all;" ::: "memory");
 			__syncthreads();
 		}
 		const uint32_t next_u = u + gridDim.x;
 		if (of_row && lane == 0 && next_u < a.n_units)
 			next = place_of(a, next_u);
-		float c[TILES][4] = {}, x[TILES][2][4];
+		float c[TILES][4] = {};
+		operand_a<2> x[TILES] = {};
 		if (there) { /* what S and the chunk's tokens say */
 			if (of_row) {
 				row_scores(s, w.r);
@@ -308,16 +337,18 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, 3)
 			} else {
 #pragma unroll
 				for (uint32_t n = 0; n < TILES; n++)
-					inputs_of(a, w, w.first, w.r, col + 16 * n, x[n]);
+					x[n] = inputs_a(o, col + 16 * n);
 				copies_wait(s.arrived + warp, use);
-				ask<KT>((const float4 *)s.S + warp * TILES * KT * 64 + lane, TILES,
-				        s.k + w.r * s.ld, s.q, s.zero, c);
+				ask<KT>(s.S + warp * TILES * KT * 32 + lane, TILES, s.k + w.r * s.ld, s.q, s.zero,
+				        c);
 			}
 			use ^= 1;
 		}
 		__syncthreads();
-		if (next_u < a.n_units && next.n == 1)
+		if (next_u < a.n_units && next.n == 1) {
+			announce_row(next);
 			announce(next);
+		}
 		if (there) {
 			if (!of_row)
 				answer(a, w, s, o, col, c, x);

@@ -92,10 +92,10 @@ struct recur_rows {
 /* The layout of a unit: the state that one thread block reads and writes, RECUR_UNIT columns of a
  * head or fewer. Offsets in bytes from its beginning, where the border is. */
 struct recur_unit {
-	uint32_t per_head; /* units of a head; of recur_cuda_scan: all units */
-	uint32_t cols;     /* columns of a unit, a multiple of 16 */
-	uint32_t cap;      /* tokens of a ring */
-	size_t S, k, x, a, b, t;
+	uint32_t per_head;            /* units of a head; of recur_cuda_scan: all units */
+	uint32_t cols;                /* columns of a unit, a multiple of 16 */
+	uint32_t cap;                 /* tokens of a ring */
+	size_t S, low, k, x, a, b, t; /* low: of bf16, the low halves of S (halves.cuh) */
 	size_t bytes;
 };
 

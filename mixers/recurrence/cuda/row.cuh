@@ -46,7 +46,7 @@ __device__ __forceinline__ void row_scores(board<KT, VECTOR> &s, uint32_t r)
 /* What S says of k (c[0], c[2]) and q (c[1], c[3]) in lanes t = 0, columns g and g + 8, of each of
  * the warp's tiles. */
 template <int KT>
-__device__ __forceinline__ void ask(const float4 *S, uint32_t tiles, const T *wk, const T *wq,
+__device__ __forceinline__ void ask(const uint4 *S, uint32_t tiles, const T *wk, const T *wq,
                                     const T *zero, float (&c)[TILES][4])
 {
 	ask_tiles<KT>(

@@ -178,6 +178,8 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 {
 	constexpr bool FUSED = sizeof(MORE) == sizeof(nothing);
 	extern __shared__ __align__(128) unsigned char memory[];
+	__shared__ number_stage numbers;
+	__shared__ uint2 staged_gates[32];
 	board<KT, VECTOR> &s = *(board<KT, VECTOR> *)memory;
 	const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 	const uint32_t col = warp * TILES * 16, tiles = tiles_of(a, warp);
@@ -187,20 +189,36 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 	uint32_t u = blockIdx.x, use = 0, border = 0;
 	/* begins to bring what the unit has from earlier steps */
 	const auto announce = [&](const place &w) {
+		if (FUSED && of_row)
+			numbers_begin<VECTOR>(a, w, numbers, false);
+		else if (has_part)
+			part_begin(a, warp, w, s.parts[warp], false);
+		if (of_row)
+			old_begin<VECTOR>(a, w, lane, numbers);
 		if (tiles && lane == 0) {
-			copies_expect(s.arrived + warp, tiles * KT * 1024);
-			copy_begin(s.S + warp * TILES * KT * 256, w.unit + a.unit.S + warp * TILES * KT * 1024,
-			           tiles * KT * 1024, s.arrived + warp);
+			copies_expect(s.arrived + warp, tiles * KT * 512);
+			copy_begin(s.S + warp * TILES * KT * 32, w.unit + a.unit.S + warp * TILES * KT * 512,
+			           tiles * KT * 512, s.arrived + warp);
+			if (!w.r && w.pos)
+				bytes_near(w.unit + a.unit.low + warp * TILES * KT * 512, tiles * KT * 512);
 		}
 		border = *(const volatile uint32_t *)w.unit;
 		earlier_begin(a, w.unit, w.first, w.r, s);
 		if (of_row) {
 			rings_near(a, w, !w.r && w.pos, w.pos - Q);
-			if (FUSED)
-				numbers_near<VECTOR>(a, w);
-		} else if (has_part)
-			part_near(a, warp, w);
+		}
 		__syncwarp();
+	};
+	/* the same of the step's products */
+	const auto announce_row = [&](const place &w) {
+		if (FUSED && of_row)
+			numbers_begin<VECTOR>(a, w, numbers, true);
+		else if (has_part)
+			part_begin(a, warp, w, s.parts[warp], true);
+		if (of_row)
+			copy_if<8>(wide && a.streams[ONE_GATE].there, staged_gates + lane,
+			           a.proj + (size_t)w.row * a.ld_proj + a.streams[ONE_GATE].at + w.head * 128 +
+			               lane * 4);
 	};
 	mx_pdl_launch();
 	if (lane == 0 && tiles)
@@ -214,6 +232,8 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 	if (s.places[0].n == 1)
 		announce(s.places[0]);
 	mx_pdl_wait();
+	if (s.places[0].n == 1)
+		announce_row(s.places[0]);
 	for (uint32_t turn = 0;; turn ^= 1) {
 		const place &w = s.places[turn];
 		place &next = s.places[turn ^ 1];
@@ -227,13 +247,13 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 				add_chunks<KT, VECTOR>(a, u, use);
 				earlier_begin(a, w.unit, w.first, w.r, s);
 			}
+			asm volatile("cp.async.wait_all;" ::: "memory");
 			if (of_row) {
 				own_terms terms;
 				if (FUSED)
-					open_numbers<VECTOR>(a, w, w.row, terms);
-				old_numbers<VECTOR>(a, w, w.first, w.r, &f, &b);
-				gates = load_if(wide && a.streams[ONE_GATE].there,
-				                (const uint2 *)(gate + w.head * 128 + lane * 4));
+					numbers_take<VECTOR>(a, numbers, terms);
+				old_take<VECTOR>(a, w, lane, numbers, &f, &b);
+				gates = staged_gates[lane];
 				if constexpr (FUSED)
 					close_numbers<VECTOR>(a, terms, &own_f, &beta);
 				else
@@ -242,12 +262,11 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 				s.numbers[0] = beta;
 			} else if (has_part) {
 				lane_part part;
-				const uint4 read = open_part(a, warp, w, part);
+				const uint4 read = part_take(a, warp, w, s.parts[warp], part);
 				close_part(a, warp, w, s, part, read);
 			}
 			if constexpr (!FUSED)
 				load_own(a, more, w, s);
-			asm volatile("cp.async.wait_all;" ::: "memory");
 			__syncthreads();
 		}
 		const uint32_t next_u = u + gridDim.x;
@@ -268,14 +287,16 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 				for (uint32_t n = 0; n < TILES; n++)
 					old_inputs(a, w, w.first, n < tiles ? w.r : 0, col + 16 * n, x[n]);
 				copies_wait(s.arrived + warp, use);
-				ask<KT>((const float4 *)s.S + warp * TILES * KT * 64 + lane, tiles,
+				ask<KT>(s.S + warp * TILES * KT * 32 + lane, tiles,
 				        VECTOR ? s.wk : s.k + w.r * s.ld, VECTOR ? s.wq : s.q, s.zero, c);
 			}
 			use ^= 1;
 		}
 		__syncthreads();
-		if (next_u < a.n_units && next.n == 1)
+		if (next_u < a.n_units && next.n == 1) {
+			announce_row(next);
 			announce(next);
+		}
 		if (there) {
 			if (tiles)
 				answer(a, w, s, col, tiles, c, x);

@@ -154,12 +154,8 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 			own.gamma[n] = *(const float2 *)(numbers + 8 * n + 2 * t);
 			own.b[n] = *(const float2 *)(numbers + 2 * STRETCH + 8 * n + 2 * t);
 		}
-	if (is_last(w, i) && w.from + i &&
-	    16 * (threadIdx.x >> 5) < w.cols) /* as of the slot's border */
-#pragma unroll
-		for (int k = 0; k < KT * 2; k++)
-			*state_at<KT>(a, w, k) =
-				make_float4(state[4 * k], state[4 * k + 1], state[4 * k + 2], state[4 * k + 3]);
+	if (is_last(w, i) && w.from + i) /* as of the slot's border */
+		store_state<KT>(a, w, state);
 #pragma unroll
 	for (int k = 0; k < KT; k++)
 		operand(state, k, s[k]);

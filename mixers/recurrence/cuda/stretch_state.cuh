@@ -67,12 +67,10 @@ template <int N> __device__ __forceinline__ void operand(const float (&d)[N], in
 	a[3] = pack(d[8 * s + 6], d[8 * s + 7]);
 }
 
-template <int KT>
-__device__ __forceinline__ float4 *state_at(const recur_core &a, const part_of_head &w, int i)
+/* The warp's tile of 16 keys, as high_at counts them. */
+template <int KT> __device__ __forceinline__ size_t state_tile(const part_of_head &w, int i)
 {
-	const uint32_t warp = threadIdx.x >> 5;
-	return (float4 *)(w.unit + a.unit.S) + ((size_t)(w.unit_col / 16 + warp) * KT * 2 + i) * 32 +
-	       (threadIdx.x & 31);
+	return (size_t)(w.unit_col / 16 + (threadIdx.x >> 5)) * KT + i;
 }
 
 /* S as of the slot's border. */
@@ -81,12 +79,34 @@ __device__ __forceinline__ void load_state(const recur_core &a, const part_of_he
                                            float (&state)[KT * 8])
 {
 #pragma unroll
-	for (int i = 0; i < KT * 2; i++) {
-		float4 x = make_float4(0, 0, 0, 0);
-		if (16 * (threadIdx.x >> 5) < w.cols)
-			x = *state_at<KT>(a, w, i);
-		state[4 * i] = x.x, state[4 * i + 1] = x.y;
-		state[4 * i + 2] = x.z, state[4 * i + 3] = x.w;
+	for (int i = 0; i < KT; i++) {
+		float x[2][4] = {};
+		if (16 * (threadIdx.x >> 5) < w.cols) {
+			const size_t tile = state_tile<KT>(w, i);
+			whole_of({*high_at(a.unit, w.unit, tile), *low_at(a.unit, w.unit, tile)}, x);
+		}
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			state[8 * i + e] = x[e / 4][e % 4];
+	}
+}
+
+/* Writes S to the slot. */
+template <int KT>
+__device__ __forceinline__ void store_state(const recur_core &a, const part_of_head &w,
+                                            const float (&state)[KT * 8])
+{
+	if (16 * (threadIdx.x >> 5) >= w.cols)
+		return;
+#pragma unroll
+	for (int i = 0; i < KT; i++) {
+		float x[2][4];
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			x[e / 4][e % 4] = no_tie(state[8 * i + e]);
+		const halves h = halves_of(x);
+		*high_at(a.unit, w.unit, state_tile<KT>(w, i)) = h.high;
+		*low_at(a.unit, w.unit, state_tile<KT>(w, i)) = h.low;
 	}
 }
 
