@@ -35,6 +35,54 @@ __host__ __device__ __forceinline__ jobs jobs_of(const recur_rows &a)
 	return j;
 }
 
+/* A stream's head as a lane sees it, and the inputs of the last rows. */
+template <typename X> struct window {
+	const X *from; /* element of this lane in row 0 of the product */
+	size_t ld;
+	float4 w[TAPS], seen[TAPS], bias;
+};
+
+/* Takes the place of a lane's elements, their taps and biases. */
+template <typename X>
+__device__ __forceinline__ void open(const recur_rows &a, const recur_source &s, uint32_t head,
+                                     uint32_t i, window<X> *out)
+{
+	const uint32_t n = head * s.dim + i, taps = s.conv ? a.conv.taps : 0;
+	out->from = (const X *)(s.gates ? a.gates : a.proj) + s.off + head / s.per * s.stride +
+	            head % s.per * s.dim + i;
+	out->ld = s.gates ? a.ld_gates : a.ld_proj;
+	out->bias = make_float4(0, 0, 0, 0);
+	const float *bias = s.conv ? s.conv_bias : s.bias;
+	if (bias)
+		each4(out->bias, [&](float &x, int e) { x = bias[n + e]; });
+#pragma unroll
+	for (uint32_t t = 0; t < TAPS; t++)
+		if (t < taps)
+			each4(out->w[t], [&](float &x, int e) { x = s.w[(size_t)(n + e) * taps + t]; });
+}
+
+/* Brings the inputs of the tokens before token t of a span. */
+template <typename T>
+__device__ __forceinline__ void fill(const recur_rows &a, const recur_source &s, uint32_t n,
+                                     const mx_device_span &span, uint32_t t,
+                                     const unsigned char *slot, window<T> &w)
+{
+	const T *ring = (const T *)(slot + a.conv.at) + s.channel + n;
+	const uint32_t pos = position_of(a.step, span, t);
+#pragma unroll
+	for (uint32_t i = 0; i + 1 < TAPS; i++) {
+		const uint32_t back = a.conv.taps - 1 - i;
+		if (i + 1 >= a.conv.taps)
+			break;
+		const uint32_t token = token_before(a.step, span, t, back);
+		w.seen[i] = make_float4(0, 0, 0, 0);
+		if (token != UINT32_MAX)
+			w.seen[i] = load4(w.from + (size_t)(span.row + token) * w.ld);
+		else if (pos >= back)
+			w.seen[i] = load4(ring + (size_t)((pos - back) % a.conv.cap) * a.conv.channels);
+	}
+}
+
 /* Returns the lane's elements of a row; the window moves on. */
 template <typename T, typename X>
 __device__ __forceinline__ float4 take(const recur_rows &a, const recur_source &s, float4 in,

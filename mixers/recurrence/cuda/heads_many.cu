@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * heads.cu for many rows, bf16. With a convolution a warp has a head, or 128 elements of a stream
- * without heads, and a lane 4 neighbours. Without one half a warp has it, and a lane 8 neighbours
- * or, where pairs are turned, 4 and the 4 that they are turned with; the next rows are fetched
- * before these are computed. Sums over a head have the order of warp_sum over lanes of 4
- * neighbours, so bits are those of every other kernel.
+ * heads.cu for many rows, bf16. Half a warp has a head, or 128 elements of a stream without heads.
+ * A lane has 8 neighbours of two rows, so that what is computed of one waits for nothing of the
+ * other, or, where pairs are turned, 4 and the 4 that they are turned with; the next rows are on
+ * their way. Sums over a head have the order of warp_sum over lanes of 4 neighbours, so bits are
+ * those of every other kernel.
  */
 #include "mixers/recurrence/cuda/heads.cuh"
 
 #define LOT          32 /* rows of a warp of many */
-#define AHEAD        3
+#define AHEAD        2  /* rows that are computed side by side, while the next are fetched */
 #define EIGHT        8
 #define HALF         16 /* lanes */
 #define TURNED_WARPS 8
@@ -27,20 +27,13 @@ struct jobs {
 	uint32_t q, k, v, a, b;
 };
 
-/* Without a convolution a warp has two pieces. */
-__host__ __device__ __forceinline__ uint32_t warps_of(const recur_source &s, uint32_t pad)
-{
-	const uint32_t n = s.heads * pieces(pad);
-	return s.conv ? n : (n + 1) / 2;
-}
-
 __host__ __device__ __forceinline__ jobs jobs_of(const recur_rows &a)
 {
 	const recur_source *s = a.source;
 	jobs j = {0, 0, 0, 0, 0};
 	if (!a.inv_freq)
-		j.q = warps_of(s[MX_RECUR_Q], a.kpad), j.k = a.k ? warps_of(s[MX_RECUR_K], a.kpad) : 0;
-	j.v = a.v ? warps_of(s[MX_RECUR_V], a.vpad) : 0;
+		j.q = (s[MX_RECUR_Q].heads + 1) / 2, j.k = a.k ? (s[MX_RECUR_K].heads + 1) / 2 : 0;
+	j.v = a.v ? (s[MX_RECUR_V].heads * pieces(a.vpad) + 1) / 2 : 0;
 	if (!a.vector && !a.channel)
 		j.a = (s[MX_RECUR_A].heads + 31) / 32, j.b = (s[MX_RECUR_BETA].heads + 31) / 32;
 	return j;
@@ -68,6 +61,29 @@ __device__ __forceinline__ float half_sum(float x)
 	for (int d = HALF / 2; d; d /= 2)
 		x += __shfl_xor_sync(~0u, x, d);
 	return x;
+}
+
+/* Brings the inputs of the tokens before token t of a span; n: the lane's first channel. */
+__device__ __forceinline__ void fill(const recur_rows &a, const recur_source &s, uint32_t n,
+                                     const T *from, const mx_device_span &span, uint32_t t,
+                                     float (&seen)[TAPS - 1][EIGHT])
+{
+	const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
+	const T *ring = (const T *)(slot + a.conv.at) + s.channel + n;
+	const uint32_t pos = position_of(a.step, span, t);
+#pragma unroll
+	for (uint32_t i = 0; i + 1 < TAPS; i++) {
+		const uint32_t back = TAPS - 1 - i, token = token_before(a.step, span, t, back);
+		uint4 in = make_uint4(0, 0, 0, 0);
+		if (token != UINT32_MAX)
+			in = *(const uint4 *)(from + (size_t)(span.row + token) * a.ld_proj);
+		else if (pos >= back) {
+			const T *p = ring + (size_t)((pos - back) % a.conv.cap) * a.conv.channels;
+			const uint2 low = *(const uint2 *)p, high = *(const uint2 *)(p + 4);
+			in = make_uint4(low.x, low.y, high.x, high.y);
+		}
+		widen8(in, seen[i]);
+	}
 }
 
 template <typename F> __device__ __forceinline__ void each_of(float (&x)[AHEAD][EIGHT], F f)
@@ -99,74 +115,9 @@ __device__ __forceinline__ void norms(const float (&x)[AHEAD][EIGHT], float (&sc
 		scale[u] *= norm_factor(NORM, sum[u][0] + sum[u][1]);
 }
 
-/* LOT rows of a head, or a piece, of q, k or v with a convolution of TAPS taps. */
-__device__ __forceinline__ void run_tapped(const recur_rows &a, int stream, uint32_t piece,
-                                           uint32_t first)
-{
-	constexpr uint32_t ahead = 4;
-	const recur_source &s = a.source[stream];
-	const bool key = stream <= MX_RECUR_K;
-	const uint32_t pad = key ? a.kpad : a.vpad, each = pieces(pad), head = piece / each;
-	const uint32_t e = piece % each * WIDE + (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
-	const uint32_t end = first + LOT;
-	const bool there = e < s.dim;
-	T *to = (T *)(stream == MX_RECUR_Q ? a.q : stream == MX_RECUR_K ? a.k : a.v);
-	window<T> w;
-	uint2 raw[ahead] = {};
-	mx_device_span span = {};
-	if (there)
-		open(a, s, head, e, &w);
-	for (uint32_t base = first; base < end; base += ahead) {
-#pragma unroll
-		for (uint32_t u = 0; u < ahead; u++)
-			if (there && base + u < n_rows)
-				raw[u] = *(const uint2 *)(w.from + (size_t)(base + u) * w.ld);
-#pragma unroll
-		for (uint32_t u = 0; u < ahead; u++) {
-			const uint32_t row = base + u;
-			if (row < n_rows &&
-			    (row == first || row - span.row >= span.n || is_tree(a.step, span))) {
-				span = a.step.spans[a.step.row_span[row]];
-				const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
-				if (there && row - span.row < span.n)
-					fill<T>(a, s, head * s.dim + e, span, row - span.row, slot, w);
-			}
-			const float4 in = load4((const T *)&raw[u]);
-			float4 x = w.bias;
-#pragma unroll
-			for (uint32_t t = 0; t < TAPS; t++) {
-				const float4 v = t + 1 == TAPS ? in : w.seen[t];
-				x.x = __fmaf_rn(w.w[t].x, v.x, x.x);
-				x.y = __fmaf_rn(w.w[t].y, v.y, x.y);
-				x.z = __fmaf_rn(w.w[t].z, v.z, x.z);
-				x.w = __fmaf_rn(w.w[t].w, v.w, x.w);
-			}
-#pragma unroll
-			for (uint32_t t = 0; t + 1 < TAPS; t++)
-				w.seen[t] = t + 2 == TAPS ? in : w.seen[t + 1];
-
-			if (s.silu)
-				each4(x, [](float &f, int) { f = silu_of<T>(f); });
-			if (key && a.feature != MX_RECUR_FEATURE_IDENTITY)
-				each4(x, [&](float &f, int) { f = feature(a.feature, f); });
-			if (!there)
-				x = make_float4(0, 0, 0, 0);
-			float scale = key ? a.scale[stream] : 1;
-			if (key && a.norm[stream] != MX_RECUR_QK_NONE)
-				scale *= norm_factor(a.norm[stream], warp_sum(norm_part(a.norm[stream], x)));
-			if (row >= n_rows || row - span.row >= span.n)
-				continue;
-			if (key)
-				each4(x, [&](float &f, int) { f *= scale; });
-			else if (!there && a.one)
-				each4(x, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
-			if (e < pad)
-				store4(to + ((size_t)row * s.heads + head) * pad + e, x);
-		}
-	}
-}
-
-/* LOT rows of two heads, or pieces, of q, k or v without a convolution. */
+/* LOT rows of two heads, or pieces, of q, k or v. TAPPED: there is a convolution, with TAPS taps.
+ */
+template <bool TAPPED>
 __device__ __forceinline__ void run_many(const recur_rows &a, int stream, uint32_t two,
                                          uint32_t first)
 {
@@ -183,10 +134,16 @@ __device__ __forceinline__ void run_many(const recur_rows &a, int stream, uint32
 	              : stream == MX_RECUR_K ? a.k
 	                                     : a.v) +
 	        (size_t)head * pad + e;
-	const float *biases = s.bias;
-	float bias[EIGHT] = {};
+	const float *biases = TAPPED ? s.conv_bias : s.bias;
+	float4 w[EIGHT] = {};
+	float bias[EIGHT] = {}, seen[TAPS - 1][EIGHT] = {};
 	uint4 next[AHEAD] = {};
 	uint32_t begin = 0, n_span = 0; /* rows of the span */
+	bool tree = false;
+	if (TAPPED && there)
+#pragma unroll
+		for (uint32_t i = 0; i < EIGHT; i++)
+			w[i] = *(const float4 *)(s.w + (size_t)(n + i) * TAPS);
 	if (biases && there)
 #pragma unroll
 		for (uint32_t i = 0; i < EIGHT; i++)
@@ -205,17 +162,27 @@ __device__ __forceinline__ void run_many(const recur_rows &a, int stream, uint32
 		for (uint32_t u = 0; u < AHEAD; u++) {
 			const uint32_t row = base + u;
 			float in[EIGHT];
-			if (row < end && (row == first || row - begin >= n_span)) {
+			if (row < end && (row == first || row - begin >= n_span || tree)) {
 				const mx_device_span span = a.step.spans[a.step.row_span[row]];
-				begin = span.row, n_span = span.n;
+				begin = span.row, n_span = span.n, tree = is_tree(a.step, span);
+				if (TAPPED && there && row - begin < n_span)
+					fill(a, s, n, from, span, row - begin, seen);
 			}
 			writes[u] = row < end && row - begin < n_span && is && e < pad;
 			scale[u] = key ? a.scale[stream] : 1;
 			widen8(next[u], in);
 			fetch(row + AHEAD, next[u]);
 #pragma unroll
-			for (uint32_t i = 0; i < EIGHT; i++)
-				x[u][i] = bias[i] + in[i];
+			for (uint32_t i = 0; i < EIGHT; i++) {
+				if (TAPPED) {
+					x[u][i] = __fmaf_rn(w[i].x, seen[0][i], bias[i]);
+					x[u][i] = __fmaf_rn(w[i].y, seen[1][i], x[u][i]);
+					x[u][i] = __fmaf_rn(w[i].z, seen[2][i], x[u][i]);
+					x[u][i] = __fmaf_rn(w[i].w, in[i], x[u][i]);
+					seen[0][i] = seen[1][i], seen[1][i] = seen[2][i], seen[2][i] = in[i];
+				} else
+					x[u][i] = bias[i] + in[i];
+			}
 		}
 		if (s.silu)
 			each_of(x, [](float &f, uint32_t) { f = silu_of<T>(f); });
@@ -244,7 +211,7 @@ __device__ __forceinline__ void run_many(const recur_rows &a, int stream, uint32
 }
 
 /* Heads of q, k and v, and numbers; those of q and k that are turned have a kernel of their own. */
-__global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a)
+__global__ void __launch_bounds__(WARPS * 32, 4) many(const recur_rows a)
 {
 	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
 	const uint32_t first = blockIdx.y * LOT;
@@ -266,9 +233,9 @@ __global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a)
 	if (stream == MX_RECUR_V && n >= all.v)
 		return;
 	if (a.source[stream].conv)
-		run_tapped(a, stream, n, first);
+		run_many<true>(a, stream, n, first);
 	else
-		run_many(a, stream, n, first);
+		run_many<false>(a, stream, n, first);
 }
 
 /* Of a block's rows: cosines and sines of each four pairs, and which rows are of a span. */
