@@ -398,6 +398,34 @@ static void leave_norm(struct recur_out *a)
 	a->norm.weight = NULL;
 }
 
+/* True if a stream of rows that are `ld` apart is what the recurrence takes: heads of `pad`
+ * elements, one behind the other, with which nothing is to be done. */
+static bool in_place(const struct recur_source *s, uint32_t pad, size_t ld)
+{
+	return s->heads && !s->gates && !s->conv && !s->silu && !s->bias && s->dim == pad &&
+	       (s->per >= s->heads || s->stride == s->per * s->dim) && s->off % 8 == 0 && ld % 8 == 0;
+}
+
+/* Lets recur_cuda_stretch read k and v in the products where they are the same: they are not
+ * written then. Only for steps of which no other kernel takes them. */
+static void leave_in_place(const struct recur_rows *rows, struct recur_core *core,
+                           struct recur_rows *out)
+{
+	const struct recur_source *k = &rows->source[MX_RECUR_K], *v = &rows->source[MX_RECUR_V];
+	const uint16_t *proj = rows->proj; /* bf16 */
+	if (in_place(k, rows->kpad, rows->ld_proj) && k->heads == core->k_heads &&
+	    rows->feature == MX_RECUR_FEATURE_IDENTITY && rows->norm[1] == MX_RECUR_QK_NONE &&
+	    rows->scale[1] == 1 && !rows->inv_freq && !rows->k_is_rest) {
+		core->k = proj + k->off, core->ld_k = (uint32_t)rows->ld_proj;
+		out->k = NULL;
+	}
+	if (in_place(v, rows->vpad, rows->ld_proj) && v->heads == core->v_heads &&
+	    !rows->v_times_rest && !rows->one) {
+		core->v = proj + v->off, core->ld_v = (uint32_t)rows->ld_proj;
+		out->v = NULL;
+	}
+}
+
 /* Everything between the products but the norm, if that is for `later`: one kernel if it can
  * compute the step alone. */
 static mx_status recur(const struct run *r, bool later)
@@ -418,8 +446,12 @@ static mx_status recur(const struct run *r, bool later)
 	const bool alone = one.fused && !mix.longs && !mix.others && !mix.trees;
 	one.core.y_half = one.out.half = mix.longs && !one.core.all && m->sizes.stretches &&
 	                                 !m->desc.share_groups && recur_cuda_out_of_128(&one.out);
+	struct recur_rows rows = one.rows;
+	if (m->sizes.stretches && mix.longs && !one.core.all && !mix.others && !mix.trees &&
+	    (!mix.few || one.fused) && recur_cuda_heads_can(&rows))
+		leave_in_place(&one.rows, &one.core, &rows);
 	if (!alone)
-		status = prepare_rows(r, one.rows);
+		status = prepare_rows(r, rows);
 	if (status == MX_OK)
 		status = cuda->check(m->device,
 		                     scan ? recur_cuda_scan(r->stream, act, &one.core)

@@ -5,18 +5,9 @@
  * several rows, one after the other: the taps and the inputs that they see stay in registers. A
  * lane has 4 neighbours.
  */
-#include "device/cuda/launch.cuh"
-#include "mixers/recurrence/cuda/elements.cuh"
-#include "mixers/recurrence/cuda/recur_cuda.h"
-#include "mixers/recurrence/cuda/slot.cuh"
+#include "mixers/recurrence/cuda/heads.cuh"
 
-#define WARPS       4
-#define WIDE        128 /* elements of a warp, PARTS for each lane four */
-#define PARTS       (WIDE / 128)
-#define TAPS        4
-#define LOT         32 /* rows of a warp of run_many */
-#define TURNS       8 /* heads of a warp of run_turned, whose angles are the same, for so many rows */
-#define TURNED_ROWS 8
+#define PARTS (WIDE / 128) /* elements of a warp, PARTS for each lane four */
 
 namespace
 {
@@ -27,11 +18,6 @@ struct job {
 	uint32_t head, first; /* first element, of the head */
 };
 
-__host__ __device__ __forceinline__ uint32_t pieces(uint32_t n)
-{
-	return (n + WIDE - 1) / WIDE;
-}
-
 /* Warps of a row for each stream. Those of numbers have a lane for each head. */
 struct jobs {
 	uint32_t q, k, v, a, b;
@@ -40,8 +26,8 @@ struct jobs {
 __host__ __device__ __forceinline__ jobs jobs_of(const recur_rows &a)
 {
 	const recur_source *s = a.source;
-	jobs j = {s[MX_RECUR_Q].heads, s[MX_RECUR_K].heads, 0, 0, 0};
-	j.v = a.v_times_rest ? 0 : s[MX_RECUR_V].heads * pieces(a.vpad);
+	jobs j = {s[MX_RECUR_Q].heads, a.k ? s[MX_RECUR_K].heads : 0, 0, 0, 0};
+	j.v = a.v_times_rest || !a.v ? 0 : s[MX_RECUR_V].heads * pieces(a.vpad);
 	j.a = a.channel  ? s[MX_RECUR_A].heads * pieces(a.vpad)
 	      : a.vector ? s[MX_RECUR_A].heads
 	                 : (s[MX_RECUR_A].heads + 31) / 32;
@@ -123,16 +109,6 @@ __device__ __forceinline__ float4 take(const recur_rows &a, const recur_source &
 	if (s.silu)
 		each4(x, [](float &e, int) { e = silu_of<T>(e); });
 	return x;
-}
-
-/* Returns a lane's part of the sum of a head's norm. */
-__device__ __forceinline__ float norm_part(enum mx_recur_qk_norm norm, float4 v)
-{
-	if (norm == MX_RECUR_QK_L2)
-		return __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmul_rn(v.x, v.x))));
-	if (norm == MX_RECUR_QK_L1)
-		return fabsf(v.x) + fabsf(v.y) + fabsf(v.z) + fabsf(v.w);
-	return v.x + v.y + v.z + v.w;
 }
 
 /* Of a lane's four elements of a head of `dim` at a position: those of the lane that has the other
@@ -295,154 +271,6 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 	}
 }
 
-/* The same for many rows of q, k or v, bf16, of which AHEAD are fetched at a time. TAPPED: there is
- * a convolution, with TAPS taps. */
-template <bool TAPPED>
-__device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
-{
-	typedef __nv_bfloat16 T;
-	constexpr uint32_t AHEAD = 4;
-	const recur_source &s = a.source[j.stream];
-	const uint32_t e = j.first + (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
-	const bool key = j.stream <= MX_RECUR_K, there = e < s.dim;
-	const uint32_t pad = key ? a.kpad : a.vpad, end = first + rows;
-	T *to = (T *)(j.stream == MX_RECUR_Q ? a.q : j.stream == MX_RECUR_K ? a.k : a.v);
-	window<T> w;
-	uint2 raw[AHEAD] = {};
-	mx_device_span span = {};
-	if (there)
-		open(a, s, j.head, e, &w);
-	for (uint32_t base = first; base < end; base += AHEAD) {
-#pragma unroll
-		for (uint32_t u = 0; u < AHEAD; u++)
-			if (there && base + u < n_rows)
-				raw[u] = *(const uint2 *)(w.from + (size_t)(base + u) * w.ld);
-#pragma unroll
-		for (uint32_t u = 0; u < AHEAD; u++) {
-			const uint32_t row = base + u;
-			if (row < n_rows &&
-			    (row == first || row - span.row >= span.n || is_tree(a.step, span))) {
-				span = a.step.spans[a.step.row_span[row]];
-				const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
-				if (TAPPED && there && row - span.row < span.n)
-					fill<T>(a, s, j.head * s.dim + e, span, row - span.row, slot, w);
-			}
-			const float4 in = load4((const T *)&raw[u]);
-			float4 x = w.bias;
-			if (TAPPED) {
-#pragma unroll
-				for (uint32_t t = 0; t < TAPS; t++) {
-					const float4 v = t + 1 == TAPS ? in : w.seen[t];
-					x.x = __fmaf_rn(w.w[t].x, v.x, x.x);
-					x.y = __fmaf_rn(w.w[t].y, v.y, x.y);
-					x.z = __fmaf_rn(w.w[t].z, v.z, x.z);
-					x.w = __fmaf_rn(w.w[t].w, v.w, x.w);
-				}
-#pragma unroll
-				for (uint32_t t = 0; t + 1 < TAPS; t++)
-					w.seen[t] = t + 2 == TAPS ? in : w.seen[t + 1];
-			} else
-				x = make_float4(x.x + in.x, x.y + in.y, x.z + in.z, x.w + in.w);
-			if (s.silu)
-				each4(x, [](float &f, int) { f = silu_of<T>(f); });
-			if (key && a.feature != MX_RECUR_FEATURE_IDENTITY)
-				each4(x, [&](float &f, int) { f = feature(a.feature, f); });
-			if (!there)
-				x = make_float4(0, 0, 0, 0);
-			float scale = key ? a.scale[j.stream] : 1;
-			if (key && a.norm[j.stream] != MX_RECUR_QK_NONE)
-				scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x)));
-			if (row >= n_rows || row - span.row >= span.n)
-				continue;
-			if (key)
-				each4(x, [&](float &f, int) { f *= scale; });
-			else if (!there && a.one)
-				each4(x, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
-			if (e < pad)
-				store4(to + ((size_t)row * s.heads + j.head) * pad + e, x);
-		}
-	}
-}
-
-/* The same for TURNS heads of q or k with rotation, without a convolution. */
-__device__ void run_turned(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
-{
-	typedef __nv_bfloat16 T;
-	const recur_source &s = a.source[j.stream];
-	const uint32_t e = (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
-	const uint32_t end = first + rows < n_rows ? first + rows : n_rows;
-	const bool there = e < s.dim;
-	T *to = (T *)(j.stream == MX_RECUR_Q ? a.q : a.k) + j.head * a.kpad + e;
-	const T *from[TURNS];
-	uint2 raw[TURNS] = {};
-	mx_device_span span = {};
-#pragma unroll
-	for (uint32_t h = 0; h < TURNS; h++)
-		from[h] = (const T *)a.proj + s.off + (j.head + h) / s.per * s.stride +
-		          (j.head + h) % s.per * s.dim + e;
-	const auto fetch = [&](uint32_t row) {
-#pragma unroll
-		for (uint32_t h = 0; h < TURNS; h++)
-			if (there && row < end)
-				raw[h] = *(const uint2 *)(from[h] + (size_t)row * a.ld_proj);
-	};
-	fetch(first);
-	for (uint32_t row = first; row < end; row++) {
-		uint2 now[TURNS];
-#pragma unroll
-		for (uint32_t h = 0; h < TURNS; h++)
-			now[h] = raw[h];
-		fetch(row + 1);
-		if (row == first || row - span.row >= span.n)
-			span = a.step.spans[a.step.row_span[row]];
-		if (row - span.row >= span.n)
-			continue;
-		const angles by = angles_of(a, s.dim, position_of(a.step, span, row - span.row));
-#pragma unroll
-		for (uint32_t h = 0; h < TURNS; h++) {
-			float4 x = load4((const T *)&now[h]);
-			if (there && s.bias)
-				each4(x, [&](float &f, int n) { f += s.bias[(j.head + h) * s.dim + e + n]; });
-			if (s.silu)
-				each4(x, [&](float &f, int) { f = silu_of<T>(f); });
-			if (there && a.feature != MX_RECUR_FEATURE_IDENTITY)
-				each4(x, [&](float &f, int) { f = feature(a.feature, f); });
-			x = turn(x, s.dim, by);
-			float scale = a.scale[j.stream];
-			if (a.norm[j.stream] != MX_RECUR_QK_NONE)
-				scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x)));
-			each4(x, [&](float &f, int) { f = there ? f * scale : 0; });
-			if (e < a.kpad)
-				store4(to + ((size_t)row * s.heads + h) * a.kpad, x);
-		}
-	}
-}
-
-/* Numbers of heads: a, beta and Mamba's step. A lane has a head. */
-__device__ void run_numbers(const recur_rows &a, int stream, uint32_t head, uint32_t first,
-                            uint32_t rows)
-{
-	const recur_source &s = a.source[stream];
-	const uint32_t n = head + (threadIdx.x & 31);
-	if (n >= s.heads)
-		return;
-	const float *from = (const float *)a.gates + s.off + n / s.per * s.stride + n % s.per;
-	const float bias = s.bias ? s.bias[n] : 0;
-	for (uint32_t row = first; row < first + rows && row < a.step.n_rows; row++) {
-		const size_t to = (size_t)row * s.heads + n;
-		const float z = from[row * a.ld_gates] + bias;
-		if (stream == MX_RECUR_A)
-			a.a[to] = factor(a, n, z);
-		else if (a.beta == MX_RECUR_BETA_STEP) {
-			float b = softplus(z * a.beta_scale);
-			b = b < a.step_min ? a.step_min : b > a.step_max ? a.step_max : b;
-			a.a[to] = expf(b * a.mul[n]);
-			a.b[to] = b;
-		} else
-			a.b[to] = sigmoid(z) * a.beta_scale;
-	}
-}
-
 /* Finds a warp's head of q, k or v; false if it is beyond them. */
 __device__ __forceinline__ bool find_head(const recur_rows &a, const jobs &all, uint32_t n,
                                           job *out)
@@ -487,54 +315,6 @@ __global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
 		run_numbers(a, MX_RECUR_BETA, n * 32, first, rows);
 }
 
-/* Heads of q and k for many rows, with rotation. */
-__global__ void __launch_bounds__(WARPS * 32, 5) turned(const recur_rows a)
-{
-	const uint32_t n = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * TURNS;
-	const uint32_t q = a.source[MX_RECUR_Q].heads, k = a.source[MX_RECUR_K].heads;
-	mx_pdl_launch();
-	mx_pdl_wait();
-	if (n < q + k)
-		run_turned(a, n < q ? job{MX_RECUR_Q, n, 0} : job{MX_RECUR_K, n - q, 0},
-		           blockIdx.y * TURNED_ROWS, TURNED_ROWS);
-}
-
-/* Heads of q, k and v for many rows, and numbers; vectors of factors are left to `heads`, and the
- * first `skip` heads to `turned`. */
-__global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a, const uint32_t skip)
-{
-	uint32_t n = skip + blockIdx.x * WARPS + (threadIdx.x >> 5);
-	const uint32_t first = blockIdx.y * LOT;
-	const jobs all = jobs_of(a);
-	job j;
-	mx_pdl_launch();
-	mx_pdl_wait();
-	if (find_head(a, all, n, &j)) {
-		if (a.source[j.stream].conv)
-			return run_many<true>(a, j, first, LOT);
-		return run_many<false>(a, j, first, LOT);
-	}
-	if (a.vector || a.channel)
-		return;
-	n -= all.q + all.k + all.v;
-	if (n < all.a)
-		return run_numbers(a, MX_RECUR_A, n * 32, first, LOT);
-	n -= all.a;
-	if (n < all.b)
-		run_numbers(a, MX_RECUR_BETA, n * 32, first, LOT);
-}
-
-/* True if `many` can compute the heads of q, k and v. */
-bool many_can(const recur_rows &a)
-{
-	bool can = a.step.n_rows >= 32 * LOT && (!a.conv.channels || a.conv.taps == TAPS);
-	for (int s = 0; s <= MX_RECUR_V; s++)
-		can = can && !(a.source[s].heads && a.source[s].gates);
-	for (int s = 0; s <= MX_RECUR_K && a.inv_freq; s++)
-		can = can && a.source[s].heads % TURNS == 0 && !a.source[s].conv;
-	return can;
-}
-
 template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const recur_rows &a)
 {
 	const jobs j = jobs_of(a);
@@ -542,22 +322,15 @@ template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const r
 	/* enough warps for the GPU before a warp takes more rows */
 	const uint32_t rows = n >= 4096 ? 16 : n >= 1024 ? 8 : n >= 256 ? 2 : 1;
 	uint32_t skip = 0, all = j.q + j.k + j.v + j.a + j.b;
-	if (sizeof(T) == 2 && !PAIR && many_can(a)) {
+	if (sizeof(T) == 2 && !PAIR && recur_heads_many_can(a)) {
+		const cudaError_t e = recur_heads_many(stream, a);
 		skip = j.q + j.k + j.v + numbers;
-		const uint32_t keys = a.inv_freq ? j.q + j.k : 0, lots = (n + LOT - 1) / LOT;
-		cudaError_t e = cudaSuccess;
-		if (keys)
-			e = mx_launch(
-				turned,
-				dim3((keys / TURNS + WARPS - 1) / WARPS, (n + TURNED_ROWS - 1) / TURNED_ROWS),
-				dim3(WARPS * 32), 0, stream, a);
-		if (e == cudaSuccess && skip > keys)
-			e = mx_launch(many, dim3((skip - keys + WARPS - 1) / WARPS, lots), dim3(WARPS * 32), 0,
-			              stream, a, keys);
 		if (e != cudaSuccess || skip == all)
 			return e;
 		all -= skip;
 	}
+	if (!all)
+		return cudaSuccess;
 	return mx_launch(heads<T, PAIR>, dim3((all + WARPS - 1) / WARPS, (n + rows - 1) / rows),
 	                 dim3(WARPS * 32), 0, stream, a, rows, skip);
 }

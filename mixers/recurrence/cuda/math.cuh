@@ -16,7 +16,12 @@ static __device__ __forceinline__ float silu(float x)
 /* The same for values that are rounded to T: of bf16 by faster instructions. */
 template <typename T> static __device__ __forceinline__ float sigmoid_of(float x)
 {
-	return sizeof(T) == 4 ? sigmoid(x) : __fdividef(1, 1 + __expf(-x));
+	if (sizeof(T) == 4)
+		return sigmoid(x);
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * -1.44269504f));
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + y));
+	return y;
 }
 template <typename T> static __device__ __forceinline__ float silu_of(float x)
 {

@@ -6,7 +6,8 @@
 #define WARPS      4
 #define NARROW     512 /* a larger group is computed by a block */
 #define WIDE_WARPS 16
-#define MANY       512 /* rows from which on a warp has several heads of 128 */
+#define MANY       512 /* rows from which on half a warp has EACH heads of 128 */
+#define EACH       4
 
 namespace
 {
@@ -56,37 +57,123 @@ __device__ __forceinline__ bool in_half(const recur_out &a, uint32_t row)
 	return s.n >= RECUR_LONG && s.kind != MX_SPAN_DRAFT;
 }
 
-/* Heads of 128 in order, bf16: a warp has EACH heads of a row, all of them read at first. */
-template <int EACH> __global__ void __launch_bounds__(WARPS * 32) heads_of_128(const recur_out a)
+/* A head of 128 in order, bf16: a warp has it. */
+__global__ void __launch_bounds__(WARPS * 32) heads_of_128(const recur_out a)
 {
-	const uint32_t at = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * EACH;
+	const uint32_t at = blockIdx.x * WARPS + (threadIdx.x >> 5);
 	const uint32_t row = at / a.norm.groups, head = at % a.norm.groups;
 	const uint32_t i = head * 128 + (threadIdx.x & 31) * 4;
-	float4 weight[EACH], y[EACH];
-	uint2 gates[EACH];
-#pragma unroll
-	for (uint32_t h = 0; h < EACH; h++)
-		weight[h] =
-			a.norm.weight
-				? load4(a.norm.weight + i % 128 + (a.norm.weight_per_group ? i / 128 + h : 0) * 128)
-				: make_float4(1, 1, 1, 1);
+	const float4 weight = a.norm.weight
+	                          ? load4(a.norm.weight + (a.norm.weight_per_group ? i : i % 128))
+	                          : make_float4(1, 1, 1, 1);
+	uint2 gates = make_uint2(0, 0);
 	mx_pdl_launch();
 	mx_pdl_wait();
 	if (row >= a.n_rows || elsewhere(a, row))
 		return;
 	const float *from = a.y + row * a.ldy;
-	const bool half = in_half(a, row);
+	if (a.norm.gate != MX_RECUR_GATE_NONE)
+		gates = *(const uint2 *)(gates_of<__nv_bfloat16>(a, row) + i);
+	const float4 y = in_half(a, row) ? widen4(*(const uint2 *)((const __nv_bfloat16 *)from + i))
+	                                 : load4(from + i);
+	head_of_128(a, row, head, y, weight, gates_of_128(a, gates));
+}
+
+/* 8 neighbours of a row's head, whose outputs are y and gates `gates`: what head_of_128 does, half
+ * a warp for a head. The sum has its order. */
+__device__ __forceinline__ void half_of_128(const recur_out &a, uint32_t row, uint32_t head,
+                                            float4 (&y)[2], const float4 (&weight)[2], uint4 gates)
+{
+	const uint32_t at = row * a.norm.groups + group_place(a, head);
+	const bool first = a.norm.gate != MX_RECUR_GATE_NONE && a.norm.gate_first;
+	float4 z[2] = {gates_of_128(a, make_uint2(gates.x, gates.y)),
+	               gates_of_128(a, make_uint2(gates.z, gates.w))};
+	float sum[2], scale = 1;
+#pragma unroll
+	for (int n = 0; n < 2; n++)
+		if (first)
+			y[n] = make_float4(y[n].x * z[n].x, y[n].y * z[n].y, y[n].z * z[n].z, y[n].w * z[n].w);
+	if (a.has_norm) {
+#pragma unroll
+		for (int n = 0; n < 2; n++) {
+			sum[n] = __fmaf_rn(
+				y[n].w, y[n].w,
+				__fmaf_rn(y[n].z, y[n].z, __fmaf_rn(y[n].y, y[n].y, __fmul_rn(y[n].x, y[n].x))));
+#pragma unroll
+			for (int d = 8; d; d /= 2)
+				sum[n] += __shfl_xor_sync(~0u, sum[n], d);
+		}
+		scale = 1 / sqrtf((sum[0] + sum[1]) / 128 + a.norm.eps);
+	}
+	uint2 out[2];
+#pragma unroll
+	for (int n = 0; n < 2; n++) {
+		if (first)
+			z[n] = make_float4(1, 1, 1, 1);
+		out[n] = round4(make_float4(
+			y[n].x * scale * weight[n].x * z[n].x, y[n].y * scale * weight[n].y * z[n].y,
+			y[n].z * scale * weight[n].z * z[n].z, y[n].w * scale * weight[n].w * z[n].w));
+	}
+	*(uint4 *)((__nv_bfloat16 *)a.out + (size_t)at * 128 + threadIdx.x % 16 * 8) =
+		make_uint4(out[0].x, out[0].y, out[1].x, out[1].y);
+}
+
+/* The same for many rows: a warp has 2 * EACH heads of a row, all of them read at first. IN_HALF:
+ * outputs are bf16. */
+template <bool IN_HALF>
+__device__ __forceinline__ void run_128(const recur_out &a, uint32_t row, uint32_t head,
+                                        const float4 (&common)[2])
+{
+	constexpr int parts = IN_HALF ? 1 : 2;
+	const uint32_t e = threadIdx.x % 16 * 8, first = head * 128 + e;
+	const float *from = a.y + row * a.ldy;
+	uint4 y[EACH][parts], gates[EACH];
 #pragma unroll
 	for (uint32_t h = 0; h < EACH; h++) {
-		gates[h] = make_uint2(0, 0);
+		const uint32_t i = first + h * 256;
+		y[h][0] =
+			*(const uint4 *)(IN_HALF ? (const float *)((const __nv_bfloat16 *)from + i) : from + i);
+		if (!IN_HALF)
+			y[h][parts - 1] = *(const uint4 *)(from + i + 4);
+		gates[h] = make_uint4(0, 0, 0, 0);
 		if (a.norm.gate != MX_RECUR_GATE_NONE)
-			gates[h] = *(const uint2 *)(gates_of<__nv_bfloat16>(a, row) + i + h * 128);
-		y[h] = half ? widen4(*(const uint2 *)((const __nv_bfloat16 *)from + i + h * 128))
-		            : load4(from + i + h * 128);
+			gates[h] = *(const uint4 *)(gates_of<__nv_bfloat16>(a, row) + i);
 	}
 #pragma unroll
-	for (uint32_t h = 0; h < EACH; h++)
-		head_of_128(a, row, head + h, y[h], weight[h], gates_of_128(a, gates[h]));
+	for (uint32_t h = 0; h < EACH; h++) {
+		float4 weight[2] = {common[0], common[1]}, x[2];
+		if (a.norm.weight && a.norm.weight_per_group) {
+			weight[0] = load4(a.norm.weight + first + h * 256);
+			weight[1] = load4(a.norm.weight + first + h * 256 + 4);
+		}
+		if (IN_HALF) {
+			x[0] = widen4(make_uint2(y[h][0].x, y[h][0].y));
+			x[1] = widen4(make_uint2(y[h][0].z, y[h][0].w));
+		} else {
+			x[0] = *(const float4 *)&y[h][0];
+			x[1] = *(const float4 *)&y[h][parts - 1];
+		}
+		half_of_128(a, row, head + 2 * h, x, weight, gates[h]);
+	}
+}
+
+__global__ void __launch_bounds__(WARPS * 32) many_of_128(const recur_out a)
+{
+	const uint32_t at = (blockIdx.x * WARPS + (threadIdx.x >> 5)) * 2 * EACH;
+	const uint32_t row = at / a.norm.groups, head = at % a.norm.groups + threadIdx.x % 32 / 16;
+	float4 weight[2] = {make_float4(1, 1, 1, 1), make_float4(1, 1, 1, 1)};
+	if (a.norm.weight && !a.norm.weight_per_group) {
+		weight[0] = load4(a.norm.weight + threadIdx.x % 16 * 8);
+		weight[1] = load4(a.norm.weight + threadIdx.x % 16 * 8 + 4);
+	}
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (row >= a.n_rows || elsewhere(a, row))
+		return;
+	if (in_half(a, row))
+		run_128<true>(a, row, head, weight);
+	else
+		run_128<false>(a, row, head, weight);
 }
 
 template <typename T, bool PLAIN> cudaError_t launch(cudaStream_t stream, const recur_out &a)
@@ -109,10 +196,11 @@ cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct 
 {
 	const bool plain = in_order(*a);
 	if (act == MX_BF16 && recur_cuda_out_of_128(a)) {
-		const bool many = a->norm.groups % 4 == 0 && a->n_rows >= MANY;
-		const uint32_t warps = a->n_rows * a->norm.groups / (many ? 4 : 1);
-		return mx_launch(many ? heads_of_128<4> : heads_of_128<1>,
-		                 dim3((warps + WARPS - 1) / WARPS), dim3(WARPS * 32), 0, stream, *a);
+		const bool many = a->norm.groups % (2 * EACH) == 0 && a->n_rows >= MANY &&
+		                  a->source.off % 8 == 0 && a->ld_gate % 8 == 0;
+		const uint32_t warps = a->n_rows * a->norm.groups / (many ? 2 * EACH : 1);
+		return mx_launch(many ? many_of_128 : heads_of_128, dim3((warps + WARPS - 1) / WARPS),
+		                 dim3(WARPS * 32), 0, stream, *a);
 	}
 	if (act == MX_F32)
 		return plain ? launch<float, true>(stream, *a) : launch<float, false>(stream, *a);

@@ -82,7 +82,8 @@ struct recur_rows {
 	float beta_scale, step_min, step_max;
 	bool k_is_rest, v_times_rest, vector, channel;
 	bool one; /* v has a 1 behind its elements */
-	/* The results. Heads are padded with zeros to kpad and vpad elements. */
+	/* The results. Heads are padded with zeros to kpad and vpad elements. recur_cuda_heads leaves
+	 * k or v if it is NULL. */
 	void *q, *k, *v; /* act [n_rows, heads * kpad], .. vpad */
 	float *a;        /* [n_rows, a_heads], [n_rows, a_heads * kpad] or, by channel, as v */
 	float *b;        /* [n_rows, heads] */
@@ -116,11 +117,14 @@ struct recur_core {
 	uint32_t kpad, vpad, v_dim; /* v_dim: columns of y */
 	bool delta, gain, vector, decays;
 	const void *q, *k, *v; /* as recur_rows writes them */
-	const float *a, *b;    /* likewise; NULL: fixed_a, 1 */
-	const float *fixed_a;  /* [heads] or NULL */
-	float fixed_b;         /* beta of the delta rule without a stream */
-	const float *skip;     /* [heads] or NULL */
-	float *y;              /* [n_rows, heads * v_dim] */
+	/* Of recur_cuda_stretch: elements from a row of k or v to the next, if they lie elsewhere than
+	 * recur_rows writes them; 0 = k_heads * kpad, v_heads * vpad. */
+	uint32_t ld_k, ld_v;
+	const float *a, *b;   /* likewise; NULL: fixed_a, 1 */
+	const float *fixed_a; /* [heads] or NULL */
+	float fixed_b;        /* beta of the delta rule without a stream */
+	const float *skip;    /* [heads] or NULL */
+	float *y;             /* [n_rows, heads * v_dim] */
 	/* recur_cuda_stretch writes outputs in bf16, each row to the first half of its place. */
 	bool y_half;
 	/* bf16: spans of up to `few` tokens but trees are left to recur_cuda_step (1) or

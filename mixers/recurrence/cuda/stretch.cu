@@ -546,11 +546,12 @@ __global__ void __launch_bounds__(Q * 32) keep(const recur_core a)
 		const note *last = note_at(a, first_note(a, span, blockIdx.y) + d.n - 1, head);
 		if (lane < parts)
 			((uint4 *)(unit + a.unit.k))[entry * parts + lane] =
-				((const uint4 *)a.k)[(row * a.k_heads + hk) * parts + lane];
+				((const uint4 *)a.k)[row * ld_k_of(a) / 8 + hk * parts + lane];
 		if (!a.delta && lane < a.unit.cols / 8)
 			((uint4 *)(unit + a.unit.x))[entry * (a.unit.cols / 8) + lane] =
-				((const uint4 *)a.v)[(row * a.v_heads + shared_head(head, a.per_v)) * a.vpad / 8 +
-			                         (blockIdx.x % a.unit.per_head) * a.unit.cols / 8 + lane];
+				((const uint4 *)
+			         a.v)[row * ld_v_of(a) / 8 + shared_head(head, a.per_v) * a.vpad / 8 +
+			              (blockIdx.x % a.unit.per_head) * a.unit.cols / 8 + lane];
 		if (a.delta && lane < Q)
 			((float *)(unit + a.unit.t))[entry * Q + lane] = last->t16[j * Q + lane];
 		if (a.vector)
@@ -659,9 +660,9 @@ cudaError_t launch(cudaStream_t stream, const recur_core &a)
 	cudaError_t e = cudaSuccess;
 	const uint32_t k = a.k_heads * a.kpad, q = a.q_heads * a.kpad, v = a.v_heads * a.vpad;
 	const uint32_t y = a.heads * a.v_dim, n = a.step.n_rows;
-	if (!describe(&maps.k, a.k, k, n, k * sizeof(T), false) ||
+	if (!describe(&maps.k, a.k, k, n, ld_k_of(a) * sizeof(T), false) ||
 	    !describe(&maps.q, a.q, q, n, q * sizeof(T), false) ||
-	    !describe(&maps.v, a.v, v, n, v * sizeof(T), false))
+	    !describe(&maps.v, a.v, v, n, ld_v_of(a) * sizeof(T), false))
 		return cudaErrorInvalidValue;
 	maps.y_too = a.v_dim % COLS == 0 && describe(&maps.y, a.y, y, n, y * sizeof(float), !a.y_half);
 	if (VECTOR)

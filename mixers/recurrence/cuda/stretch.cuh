@@ -166,6 +166,16 @@ __device__ __forceinline__ pair_numbers numbers_of(const recur_core &a, const pa
 	return out;
 }
 
+/* Elements from a row of k or v to the next. */
+__host__ __device__ __forceinline__ uint32_t ld_k_of(const recur_core &a)
+{
+	return a.ld_k ? a.ld_k : a.k_heads * a.kpad;
+}
+__host__ __device__ __forceinline__ uint32_t ld_v_of(const recur_core &a)
+{
+	return a.ld_v ? a.ld_v : a.v_heads * a.vpad;
+}
+
 /* The first note of a span: there is room for those of its stretches. */
 __device__ __forceinline__ uint32_t first_note(const recur_core &a, const mx_device_span &s,
                                                uint32_t span)

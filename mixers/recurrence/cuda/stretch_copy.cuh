@@ -122,9 +122,9 @@ __device__ __forceinline__ sources sources_of(const recur_core &a, const part_of
 {
 	const int64_t row = (int64_t)w.span.row - w.span.pos;
 	sources s;
-	s.ld_k = (size_t)a.k_heads * a.kpad;
+	s.ld_k = ld_k_of(a);
 	s.ld_q = (size_t)a.q_heads * a.kpad;
-	s.ld_v = (size_t)a.v_heads * a.vpad;
+	s.ld_v = ld_v_of(a);
 	s.k = (const T *)a.k + row * (int64_t)s.ld_k + shared_head(w.head, a.per_k) * a.kpad;
 	s.q = (const T *)a.q + row * (int64_t)s.ld_q + shared_head(w.head, a.per_q) * a.kpad;
 	s.v = (const T *)a.v + row * (int64_t)s.ld_v + shared_head(w.head, a.per_v) * a.vpad + w.col;

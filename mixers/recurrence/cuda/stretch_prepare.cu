@@ -43,11 +43,12 @@ __device__ __forceinline__ void fetch(const recur_core &a, const place &w, T *k,
 	const uint32_t hk = shared_head(w.head, a.per_k), hq = shared_head(w.head, a.per_q);
 	const int64_t row = (int64_t)w.span.row + w.s.from - w.span.pos; /* of the stretch's first */
 	const uint32_t e = threadIdx.x % parts * 8, first = threadIdx.x % PREPARE_THREADS / parts;
-	const T *from_k = (const T *)a.k + (row * a.k_heads + hk) * (int64_t)kpad + e;
+	const size_t ld_k = ld_k_of(a);
+	const T *from_k = (const T *)a.k + row * (int64_t)ld_k + hk * kpad + e;
 	const T *from_q = (const T *)a.q + (row * a.q_heads + hq) * (int64_t)kpad + e;
 	const T *ring = (const T *)(unit_of(a, w, w.head) + a.unit.k) + e +
 	                (w.s.r0 ? (size_t)ring_of(a, w.s.from) * kpad : 0);
-	const size_t ld_k = (size_t)a.k_heads * kpad, ld_q = (size_t)a.q_heads * kpad;
+	const size_t ld_q = (size_t)a.q_heads * kpad;
 #pragma unroll
 	for (uint32_t i = 0; i < STRETCH / each; i++) {
 		const uint32_t j = first + i * each;

@@ -67,7 +67,7 @@ __device__ __forceinline__ rows_of rows_from(const recur_core &a, const place &w
 	const size_t entry = w.s.r0 ? ring_of(a, w.s.from) : 0;
 	rows_of r;
 	r.ld_a = (size_t)a.a_heads * a.kpad;
-	r.ld_k = (size_t)a.k_heads * a.kpad;
+	r.ld_k = ld_k_of(a);
 	r.ld_q = (size_t)a.q_heads * a.kpad;
 	r.a = a.a + row * (int64_t)r.ld_a + shared_head(w.head, a.per_a) * a.kpad;
 	r.k = (const T *)a.k + row * (int64_t)r.ld_k + shared_head(w.head, a.per_k) * a.kpad;

@@ -350,7 +350,39 @@ static float *run_once(const struct recur_core *c, const void *slots, size_t y_b
 	return y;
 }
 
-/* Runs stretches in one segment, then with outputs in bf16, then for good: compares the three. */
+/* Returns k or v, [rows, n] in bf16, as rows that are `ld` apart, `at` elements from their
+ * beginning; what is between them is not a number. */
+static void *placed(const void *from, uint32_t rows, uint32_t n, uint32_t ld, uint32_t at, void *to)
+{
+	check(cudaMemcpy2D((uint16_t *)to + at, ld * 2, from, n * 2, n * 2, rows,
+	                   cudaMemcpyDeviceToDevice));
+	return (uint16_t *)to + at;
+}
+
+/* Runs stretches with k and v in place in wider rows: the same bits in outputs and slots. */
+static void run_in_place(const struct rig *r, const struct recur_core *c, const void *slots,
+                         const float *y, size_t y_bytes)
+{
+	const uint32_t k = c->k_heads * c->kpad, v = c->v_heads * c->vpad, ld = k + v + 24;
+	const size_t bytes = TEXTS * c->step.slot_stride, wide = (size_t)c->step.n_rows * ld * 2;
+	unsigned char *want = malloc(bytes), *got = malloc(bytes);
+	struct recur_core in = *c;
+	void *rows = on_gpu(NULL, wide);
+	check(cudaMemcpy(want, c->step.slot_base, bytes, cudaMemcpyDeviceToHost));
+	check(cudaMemset(rows, 0xff, wide));
+	in.v = placed(c->v, c->step.n_rows, v, ld, 8, rows);
+	in.k = placed(c->k, c->step.n_rows, k, ld, v + 16, rows);
+	in.ld_k = in.ld_v = ld;
+	float *other = run_once(&in, slots, y_bytes);
+	check(cudaMemcpy(got, c->step.slot_base, bytes, cudaMemcpyDeviceToHost));
+	if (memcmp(y, other, y_bytes) || memcmp(want, got, bytes))
+		fail_msg("%s: other bits with k and v in place", r->l->name);
+	cudaFree(rows);
+	free(want), free(got), free(other);
+}
+
+/* Runs stretches in one segment, then with outputs in bf16, then for good: compares the three; then
+ * with k and v elsewhere. */
 static void run_stretches(const struct rig *r, const struct recur_core *c, size_t y_bytes)
 {
 	const size_t slots = TEXTS * c->step.slot_stride, ld = (size_t)c->heads * c->v_dim;
@@ -376,6 +408,7 @@ static void run_stretches(const struct rig *r, const struct recur_core *c, size_
 	if (!(sums[0] <= CUT * CUT * sums[1]))
 		fail_msg("%s: segments differ by %.2e", r->l->name, sqrt(sums[0] / sums[1]));
 	print_message("%s: segments differ by %.2e\n", r->l->name, sqrt(sums[0] / sums[1]));
+	run_in_place(r, c, before, y, y_bytes);
 	cudaFree(before);
 	free(y_one), free(y_half), free(y);
 }
