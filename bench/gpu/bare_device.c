@@ -7,6 +7,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "device/cuda/pin.h"
+
 #define MAX_THREADS 15 /* of dev_parallel, besides the one that calls it */
 
 static struct mx_cuda_base base;
@@ -120,6 +122,10 @@ struct mx_cuda_base *bare_device_open(void)
 		.check = dev_check,
 		.bind = dev_bind,
 	};
+	if (!mx_cuda_pin(&base.sm, &base.smem)) {
+		fprintf(stderr, "MIXD_CUDA_CAPABILITY is not known\n");
+		exit(2);
+	}
 	printf("%s, %d multiprocessors\n", prop.name, prop.multiProcessorCount);
 	return &base;
 }

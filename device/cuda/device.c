@@ -4,6 +4,7 @@
 
 #include "device/cuda/comm.h"
 #include "device/cuda/impl.h"
+#include "device/cuda/pin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,9 @@
 #include "base/log.h"
 
 #define MIN_SM 80
-/* Bytes of shared memory that the kernels for few rows (linear_few.cu, linear_quant_few.cu) take.
- */
-#define LEAST_SMEM (114 * 1024)
+/* Bytes of shared memory that a thread block has on every GPU from MIN_SM on: each kernel has a
+ * form that takes no more. */
+#define LEAST_SMEM (99 * 1024)
 
 /* The device has no workers: runs the tasks in the calling thread. */
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
@@ -114,10 +115,10 @@ static bool has_code(int sm)
 	return found || (ptx >= least && ptx <= sm);
 }
 
-/* Checks that the device exists and can run this code. */
+/* Checks that the device exists. */
 static mx_status find(int ordinal, struct mx_err *err)
 {
-	int driver = 0, n = 0, major = 0, minor = 0;
+	int driver = 0, n = 0;
 	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
 		return mx_fail(err, MX_E_DEVICE, "cuda:%d: this host has no NVIDIA driver", ordinal);
 	cudaError_t e = cudaGetDeviceCount(&n);
@@ -133,20 +134,46 @@ static mx_status find(int ordinal, struct mx_err *err)
 	if (ordinal < 0 || ordinal >= n)
 		return mx_fail(err, MX_E_NOTFOUND, "cuda:%d: this host has %d CUDA GPU%s, from cuda:0",
 		               ordinal, n, n == 1 ? "" : "s");
-	e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+	return MX_OK;
+}
+
+/* Reads the compute capability and the shared memory of a thread block, or what is pinned. */
+static cudaError_t read_kind(int ordinal, struct mx_cuda_base *b, bool *known)
+{
+	int major = 0, minor = 0, smem = 0;
+	cudaError_t e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
 	if (e == cudaSuccess)
 		e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+	b->sm = major * 10 + minor;
+	b->smem = (size_t)smem;
+	*known = mx_cuda_pin(&b->sm, &b->smem);
+	return e;
+}
+
+/* Checks that the GPU can run this code. */
+static mx_status check_kind(int ordinal, struct mx_cuda_base *b, struct mx_err *err)
+{
+	bool known = true;
+	const cudaError_t e = read_kind(ordinal, b, &known);
 	if (e != cudaSuccess)
 		return mx_fail(err, MX_E_DEVICE, "cuda:%d: %s", ordinal, cudaGetErrorString(e));
-	if (major * 10 + minor < MIN_SM)
+	if (!known)
+		return mx_fail(err, MX_E_INVALID,
+		               "cuda:%d: MIXD_CUDA_CAPABILITY is no compute capability that is known",
+		               ordinal);
+	if (b->sm < MIN_SM || b->smem < LEAST_SMEM)
 		return mx_fail(err, MX_E_UNSUPPORTED,
-		               "cuda:%d: compute capability %d.%d is too old; %d.%d is needed", ordinal,
-		               major, minor, MIN_SM / 10, MIN_SM % 10);
-	if (!has_code(major * 10 + minor))
+		               "cuda:%d: compute capability %d.%d, with %zu KiB of shared memory a thread "
+		               "block, is too old; %d.%d is needed, and %d KiB",
+		               ordinal, b->sm / 10, b->sm % 10, b->smem / 1024, MIN_SM / 10, MIN_SM % 10,
+		               LEAST_SMEM / 1024);
+	if (!has_code(b->sm))
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "cuda:%d: this build has kernels for %s, not for compute capability %d.%d: "
 		               "configure --with-cuda-arch",
-		               ordinal, CUDA_ARCHS, major, minor);
+		               ordinal, CUDA_ARCHS, b->sm / 10, b->sm % 10);
 	return MX_OK;
 }
 
@@ -156,46 +183,28 @@ static mx_status check(struct mx_device *d, int error, const char *what)
 	return mx_cuda_check(d, (cudaError_t)error, what);
 }
 
-/* Creates the context and the stream, and reads the properties of the GPU. */
+/* Creates the context and the stream. */
 static cudaError_t start(struct mx_cuda *c, int ordinal)
 {
 	struct mx_cuda_base *b = &c->base;
-	int major = 0, minor = 0, smem = 0;
 	cudaStream_t stream = NULL;
 	cudaError_t e = mx_cuda_set_current(ordinal);
 	if (e == cudaSuccess)
 		e = cudaDeviceGetAttribute(&b->sms, cudaDevAttrMultiProcessorCount, ordinal);
 	if (e == cudaSuccess)
-		e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
-	if (e == cudaSuccess)
-		e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
-	if (e == cudaSuccess)
-		e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
-	if (e == cudaSuccess)
 		e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
 	b->ordinal = ordinal;
-	b->sm = major * 10 + minor;
-	b->smem = (size_t)smem;
 	b->stream = stream;
 	return e;
-}
-
-/* Refuses a GPU whose thread blocks have too little shared memory for the products of few rows. */
-static mx_status has_room(const struct mx_cuda_base *b, struct mx_err *err)
-{
-	if (b->smem >= LEAST_SMEM)
-		return MX_OK;
-	return mx_fail(
-		err, MX_E_UNSUPPORTED,
-		"cuda:%d: compute capability %d.%d is not supported: a thread block has %zu KiB of "
-		"shared memory, and the kernels need %d (8.0 and 9.0 have that)",
-		b->ordinal, b->sm / 10, b->sm % 10, b->smem / 1024, LEAST_SMEM / 1024);
 }
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct mx_device **out,
                         struct mx_err *err)
 {
+	struct mx_cuda_base kind = {0};
 	mx_status st = find(ordinal, err);
+	if (st == MX_OK)
+		st = check_kind(ordinal, &kind, err);
 	if (st != MX_OK)
 		return st;
 	if (limits->act_dtype != MX_BF16 && limits->act_dtype != MX_F32)
@@ -205,6 +214,8 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 		return mx_fail(err, MX_E_NOMEM, "no memory for the CUDA device");
 	struct mx_device *d = &c->base.device;
 	c->limits = *limits;
+	c->base.sm = kind.sm;
+	c->base.smem = kind.smem;
 	c->base.check = check;
 	c->base.bind = mx_cuda_bind;
 	d->ops = &cuda_ops;
@@ -222,10 +233,8 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	d->info.packs_experts = limits->act_dtype == MX_BF16 && c->base.sm >= 90;
 	snprintf(d->info.isa, sizeof d->info.isa, "sm_%d", c->base.sm);
 	st = e == cudaSuccess
-	         ? has_room(&c->base, err)
+	         ? mx_cuda_staging_create(d, err)
 	         : mx_fail(err, MX_E_DEVICE, "%s: %s", d->info.name, cudaGetErrorString(e));
-	if (st == MX_OK)
-		st = mx_cuda_staging_create(d, err);
 	if (st == MX_OK)
 		st = mx_cuda_linear_create(d, err);
 	if (st == MX_OK)

@@ -51,16 +51,17 @@ static void divide_work(struct mx_cuda_experts *p, void *work, size_t size)
 static cudaError_t products(struct mx_device *d, const struct mx_cuda_experts *p, bool bf16,
                             cudaStream_t stream)
 {
-	const int sms = mx_cuda(d)->base.sms;
+	const struct mx_cuda_base *gpu = &mx_cuda(d)->base;
 	if (p->m.up_quant) {
 		const struct mx_cuda_quant up = mx_cuda_quant_form(p->m.up_quant);
 		const struct mx_cuda_quant down = mx_cuda_quant_form(p->m.down_quant);
-		return p->tile > PACKED_FEW ? mx_cuda_experts_quant_many(p, &up, &down, stream)
-		                            : mx_cuda_experts_quant_few(p, &up, &down, sms, stream);
+		return p->tile > PACKED_FEW
+		           ? mx_cuda_experts_quant_many(p, &up, &down, stream)
+		           : mx_cuda_experts_quant_few(p, &up, &down, gpu->sms, gpu->smem, stream);
 	}
 	return !has_units(&p->m, bf16) ? mx_cuda_experts_any(p, bf16, stream)
 	       : p->tile > 32          ? mx_cuda_experts_many(p, stream)
-	                               : mx_cuda_experts_few(p, sms, stream);
+	                               : mx_cuda_experts_few(p, gpu->sms, gpu->smem, stream);
 }
 
 static mx_status run(struct mx_device *d, const struct mx_cuda_experts *p, bool bf16)

@@ -56,8 +56,8 @@ struct mx_cuda_experts {
 	void *out;     /* [n K, m.cols], in the order of links */
 };
 
-/* Called once each, with the device current. */
-cudaError_t mx_cuda_experts_few_setup(void);
+/* Called once each, with the device current. room: most shared memory of a thread block, bytes. */
+cudaError_t mx_cuda_experts_few_setup(size_t room);
 cudaError_t mx_cuda_experts_many_setup(void);
 
 /* All return cudaSuccess or the error of the launch; bf16: the type of x, y and the matrices, else
@@ -67,8 +67,9 @@ cudaError_t mx_cuda_experts_combine(const struct mx_cuda_experts *p, bool bf16,
                                     cudaStream_t stream);
 
 /* up and down. few and many: bf16; require m.cols and m.width to be multiples of 8, and addresses
- * of 16 bytes; tile is 8, 16 or 32, and 64 or 128. any: every tile. */
-cudaError_t mx_cuda_experts_few(const struct mx_cuda_experts *p, int sms, cudaStream_t stream);
+ * of 16 bytes; tile is 8, 16 or 32, and 64 or 128. any: every tile. room: as at setup. */
+cudaError_t mx_cuda_experts_few(const struct mx_cuda_experts *p, int sms, size_t room,
+                                cudaStream_t stream);
 cudaError_t mx_cuda_experts_many(const struct mx_cuda_experts *p, cudaStream_t stream);
 cudaError_t mx_cuda_experts_any(const struct mx_cuda_experts *p, bool bf16, cudaStream_t stream);
 

@@ -162,8 +162,28 @@ template <int NT, int S> cudaError_t allow(void)
 	                                  bytes);
 }
 
-/* Stages of a ring: two CTAs fill a multiprocessor's shared memory. */
+/* Stages of a ring: two CTAs fill the shared memory of a multiprocessor of compute capability 9.0.
+ */
 #define STAGES(NT) ((NT) == 1 ? 6 : (NT) == 2 ? 5 : 4)
+
+/* True if a thread block, which has at most `room`, has room for such a ring; else it is a stage
+ * shorter. The sums are the same. */
+template <int NT> bool is_deep(size_t room)
+{
+	return few_smem<NT, STAGES(NT)>() + ITEMS * sizeof(item) <= room;
+}
+
+template <int NT> cudaError_t allow_rings(size_t room)
+{
+	return is_deep<NT>(room) ? allow<NT, STAGES(NT)>() : allow<NT, STAGES(NT) - 1>();
+}
+
+template <int NT>
+cudaError_t few_in_rings(const mx_cuda_experts &p, int sms, size_t room, cudaStream_t stream)
+{
+	return is_deep<NT>(room) ? few_as<NT, STAGES(NT)>(p, sms, stream)
+	                         : few_as<NT, STAGES(NT) - 1>(p, sms, stream);
+}
 
 /* ---- any: a warp a row of an expert's matrices; eight rows and one tile a block ---- */
 
@@ -230,19 +250,20 @@ template <typename T> cudaError_t any_as(const mx_cuda_experts &p, cudaStream_t 
 
 } // namespace
 
-cudaError_t mx_cuda_experts_few_setup(void)
+cudaError_t mx_cuda_experts_few_setup(size_t room)
 {
-	cudaError_t e = allow<1, STAGES(1)>();
+	cudaError_t e = allow_rings<1>(room);
 	if (e == cudaSuccess)
-		e = allow<2, STAGES(2)>();
-	return e == cudaSuccess ? allow<4, STAGES(4)>() : e;
+		e = allow_rings<2>(room);
+	return e == cudaSuccess ? allow_rings<4>(room) : e;
 }
 
-cudaError_t mx_cuda_experts_few(const struct mx_cuda_experts *p, int sms, cudaStream_t stream)
+cudaError_t mx_cuda_experts_few(const struct mx_cuda_experts *p, int sms, size_t room,
+                                cudaStream_t stream)
 {
-	return p->tile == 8    ? few_as<1, STAGES(1)>(*p, sms, stream)
-	       : p->tile == 16 ? few_as<2, STAGES(2)>(*p, sms, stream)
-	                       : few_as<4, STAGES(4)>(*p, sms, stream);
+	return p->tile == 8    ? few_in_rings<1>(*p, sms, room, stream)
+	       : p->tile == 16 ? few_in_rings<2>(*p, sms, room, stream)
+	                       : few_in_rings<4>(*p, sms, room, stream);
 }
 
 cudaError_t mx_cuda_experts_any(const struct mx_cuda_experts *p, bool bf16, cudaStream_t stream)

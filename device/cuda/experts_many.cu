@@ -39,6 +39,7 @@ template <int BM> constexpr size_t many_smem()
 {
 	return (size_t)STAGES * (BM + ROWS) * ROW_MEM;
 }
+static_assert(many_smem<128>() <= 99 * 1024, "thread blocks of 8.6, 8.9 and 12.0 have no more");
 
 template <int BM, bool DOWN>
 __global__ void __launch_bounds__(THREADS, 2) many(const mx_cuda_experts p)

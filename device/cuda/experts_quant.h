@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* Called once each, with the device current. */
-cudaError_t mx_cuda_experts_quant_few_setup(void);
+/* Called once each, with the device current. room: most shared memory of a thread block, bytes. */
+cudaError_t mx_cuda_experts_quant_few_setup(size_t room);
 cudaError_t mx_cuda_experts_quant_many_setup(void);
 
 /* up and down of bf16 rows, by matrices of the forms `up` (gate, too) and `down`. Both return
@@ -25,7 +25,7 @@ cudaError_t mx_cuda_experts_quant_many_setup(void);
  *         bf16 after its scale */
 cudaError_t mx_cuda_experts_quant_few(const struct mx_cuda_experts *p,
                                       const struct mx_cuda_quant *up,
-                                      const struct mx_cuda_quant *down, int sms,
+                                      const struct mx_cuda_quant *down, int sms, size_t room,
                                       cudaStream_t stream);
 cudaError_t mx_cuda_experts_quant_many(const struct mx_cuda_experts *p,
                                        const struct mx_cuda_quant *up,

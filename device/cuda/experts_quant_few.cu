@@ -19,7 +19,7 @@
 #define MOST_STAGES 24
 #define LEAST       3 /* stages */
 #define BARRIERS    (WARPS * MOST_STAGES * 8)
-#define SMEM        (111 * 1024) /* two CTAs fill a multiprocessor's, with their items */
+#define SMEM        (111 * 1024) /* at most: two CTAs fill a multiprocessor's, with their items */
 
 static_assert(TILE == MX_QUANT_ROWS, "a run is a panel");
 
@@ -230,8 +230,16 @@ uint32_t kept_by(int kernel)
 	return kernel == 0 || kernel == 1 || kernel == 3 ? 0 : kernel == 10 ? 2 : 1;
 }
 
+/* Returns the dynamic shared memory of a CTA where a thread block has at most `room`. */
+uint32_t smem_of(size_t room)
+{
+	const size_t left = room - ITEMS * sizeof(item);
+	return left < SMEM ? (uint32_t)left : SMEM;
+}
+
 template <bool DOWN>
-cudaError_t launch(const mx_cuda_experts &p, const mx_cuda_quant &q, int sms, cudaStream_t stream)
+cudaError_t launch(const mx_cuda_experts &p, const mx_cuda_quant &q, int sms, size_t room,
+                   cudaStream_t stream)
 {
 	constexpr uint32_t RUNS = runs_of<DOWN>();
 	const uint32_t nt = p.tile <= 8 ? 1 : 2, rows = DOWN ? p.m.cols : p.m.width;
@@ -241,7 +249,7 @@ cudaError_t launch(const mx_cuda_experts &p, const mx_cuda_quant &q, int sms, cu
 	const int kernel = kernel_of(q);
 	const uint32_t fixed = BARRIERS + WARPS * kept_by(kernel) * (uint32_t)sizeof(kept) +
 	                       WARPS * RUNS * nt * SUM_TILE * (uint32_t)sizeof(float);
-	const uint32_t each_stage = WARPS * q.super_bytes, fit = (SMEM - fixed) / each_stage;
+	const uint32_t each_stage = WARPS * q.super_bytes, fit = (smem_of(room) - fixed) / each_stage;
 	const uint32_t stages = fit < MOST_STAGES ? fit : MOST_STAGES;
 	if (stages < LEAST)
 		return cudaErrorInvalidValue;
@@ -251,20 +259,20 @@ cudaError_t launch(const mx_cuda_experts &p, const mx_cuda_quant &q, int sms, cu
 
 } // namespace
 
-cudaError_t mx_cuda_experts_quant_few_setup(void)
+cudaError_t mx_cuda_experts_quant_few_setup(size_t room)
 {
 	cudaError_t e = cudaSuccess;
 	for (int i = 0; i < N_KERNELS * N_SIZES && e == cudaSuccess; i++)
 		e = cudaFuncSetAttribute(kernels[i / N_SIZES][i % N_SIZES],
-		                         cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
+		                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_of(room));
 	return e;
 }
 
 cudaError_t mx_cuda_experts_quant_few(const struct mx_cuda_experts *p,
                                       const struct mx_cuda_quant *up,
-                                      const struct mx_cuda_quant *down, int sms,
+                                      const struct mx_cuda_quant *down, int sms, size_t room,
                                       cudaStream_t stream)
 {
-	cudaError_t e = launch<false>(*p, *up, sms, stream);
-	return e == cudaSuccess ? launch<true>(*p, *down, sms, stream) : e;
+	cudaError_t e = launch<false>(*p, *up, sms, room, stream);
+	return e == cudaSuccess ? launch<true>(*p, *down, sms, room, stream) : e;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Launches kernels so that each may begin before the previous one has ended (programmatic dependent
- * launch, compute capability 9.0 and up; an ordinary launch on older devices).
+ * launch, compute capability 9.0 and up; an ordinary launch where the code is for 8.x).
  *
  * The rules that make this safe, for our own kernels (the two exceptions are below):
  * - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below), and
@@ -36,6 +36,8 @@
 #ifndef MX_DEVICE_CUDA_LAUNCH_CUH
 #define MX_DEVICE_CUDA_LAUNCH_CUH
 
+#include <atomic>
+
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -53,6 +55,25 @@ static __device__ __forceinline__ void mx_pdl_launch(void)
 #endif
 }
 
+/* True if the code that the current device runs of `kernel`, and so of all kernels of this file,
+ * has the two instructions above. Asked once a device. */
+static inline bool mx_pdl_can(const void *kernel)
+{
+	static std::atomic<signed char> known[64]; /* 0: not asked yet */
+	int device = 0;
+	if (cudaGetDevice(&device) != cudaSuccess || device >= 64)
+		return false;
+	signed char can = known[device].load(std::memory_order_relaxed);
+	if (!can) {
+		cudaFuncAttributes a;
+		if (cudaFuncGetAttributes(&a, kernel) != cudaSuccess)
+			return false; /* the launch says why */
+		can = a.ptxVersion >= 90 ? 1 : -1;
+		known[device].store(can, std::memory_order_relaxed);
+	}
+	return can > 0;
+}
+
 /* Launches kernel<<<grid, block, smem, stream>>>(args ...) in clusters of so many blocks; `cluster`
  * NULL = without. cudaSuccess or the launch's error. */
 template <typename... P, typename... A>
@@ -62,7 +83,7 @@ static inline cudaError_t mx_launch_as(const dim3 *cluster, void (*kernel)(P...)
 	cudaLaunchConfig_t c = {};
 	cudaLaunchAttribute attrs[3] = {};
 	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attrs[0].val.programmaticStreamSerializationAllowed = 1;
+	attrs[0].val.programmaticStreamSerializationAllowed = mx_pdl_can((const void *)kernel);
 	/* the same for all kernels: a multiprocessor must be idle to change its shared memory carveout
 	 */
 	attrs[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;

@@ -70,7 +70,7 @@ static mx_status create_counters(struct mx_device *d, struct mx_cuda_linear *l)
 
 static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 {
-	const size_t workspace = WORKSPACE;
+	const size_t workspace = WORKSPACE, room = mx_cuda(d)->base.smem;
 	const uint32_t align = ALIGN;
 	cublasLtMatmulPreference_t p;
 	cublasStatus_t s = cublasLtCreate(&l->lt);
@@ -98,15 +98,15 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 	if (rc == MX_OK && mx_cuda(d)->limits.quantised)
 		rc = create_counters(d, l);
 	if (rc == MX_OK)
-		rc = mx_cuda_check(d, mx_cuda_quant_few_setup(), "shared memory of linear");
+		rc = mx_cuda_check(d, mx_cuda_quant_few_setup(room), "shared memory of linear");
 	if (rc == MX_OK)
-		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(), "shared memory of linear");
+		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(room), "shared memory of linear");
 	if (rc == MX_OK)
-		rc = mx_cuda_check(d, mx_cuda_linear_exact_setup(), "shared memory of linear");
+		rc = mx_cuda_check(d, mx_cuda_linear_exact_setup(room), "shared memory of linear");
 	if (rc == MX_OK && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm))
 		rc = mx_cuda_check(d, mx_cuda_linear_chain_setup(), "chains of linear");
 	if (rc == MX_OK)
-		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(), "shared memory of experts");
+		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(room), "shared memory of experts");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
@@ -114,7 +114,7 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_quant_stream_setup(), "shared memory of linear");
 	if (rc == MX_OK && d->info.packs_experts)
-		rc = mx_cuda_check(d, mx_cuda_experts_quant_few_setup(), "shared memory of experts");
+		rc = mx_cuda_check(d, mx_cuda_experts_quant_few_setup(room), "shared memory of experts");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_experts_quant_many_setup(), "shared memory of experts");
 	return rc;
@@ -345,6 +345,7 @@ bool mx_cuda_linear_is_few(struct mx_device *d, const struct mx_cuda_product *p)
 
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p)
 {
+	const struct mx_cuda_base *gpu = &mx_cuda(d)->base;
 	cudaStream_t stream = mx_cuda_stream(d);
 	const size_t in = p->bf16 ? 2 : 4, out = p->bf16_out ? 2 : 4;
 	const bool fixed = d->info.deterministic;
@@ -358,13 +359,12 @@ mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_produ
 	    (fixed && !p->bf16))
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
 	if (is_chain(d, p))
-		return mx_cuda_check(d, mx_cuda_linear_chain(p, mx_cuda(d)->base.sms, stream),
-		                     "linear, chains");
+		return mx_cuda_check(d, mx_cuda_linear_chain(p, gpu->sms, stream), "linear, chains");
 	if (p->n <= most)
-		return mx_cuda_check(d, mx_cuda_linear_few(p, mx_cuda(d)->base.sms, stream),
+		return mx_cuda_check(d, mx_cuda_linear_few(p, gpu->sms, gpu->smem, stream),
 		                     "linear, few rows");
 	if (fixed)
-		return mx_cuda_check(d, mx_cuda_linear_exact(p, stream), "linear, exact");
+		return mx_cuda_check(d, mx_cuda_linear_exact(p, gpu->smem, stream), "linear, exact");
 	if (!aligned(p->y) || p->ldy * out % ALIGN)
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
 	return many(d, p, NULL);

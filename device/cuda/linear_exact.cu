@@ -15,6 +15,7 @@ template <int N> static constexpr size_t exact_smem()
 {
 	return (size_t)STAGES * (TILE_W + N) * 128;
 }
+static_assert(exact_smem<64>() <= 99 * 1024, "thread blocks of 8.6, 8.9 and 12.0 have no more");
 
 /* Position in the sequence of blocks: those of lane 0, those of lane 1 ... */
 struct order {
@@ -194,10 +195,10 @@ template <int N, typename O> static cudaError_t allow_smem(cudaError_t e)
 	                                  (int)exact_smem<N>());
 }
 
-extern "C" cudaError_t mx_cuda_linear_exact_setup(void)
+extern "C" cudaError_t mx_cuda_linear_exact_setup(size_t room)
 {
 	cudaError_t e = allow_smem<64, float>(allow_smem<64, __nv_bfloat16>(cudaSuccess));
-	return allow_smem<128, float>(allow_smem<128, __nv_bfloat16>(e));
+	return exact_smem<128>() > room ? e : allow_smem<128, float>(allow_smem<128, __nv_bfloat16>(e));
 }
 
 template <int N> static cudaError_t launch_exact(const mx_cuda_product &p, cudaStream_t stream)
@@ -207,9 +208,11 @@ template <int N> static cudaError_t launch_exact(const mx_cuda_product &p, cudaS
 	                 dim3(THREADS), exact_smem<N>(), stream, p);
 }
 
-extern "C" cudaError_t mx_cuda_linear_exact(const struct mx_cuda_product *p, cudaStream_t stream)
+extern "C" cudaError_t mx_cuda_linear_exact(const struct mx_cuda_product *p, size_t room,
+                                            cudaStream_t stream)
 {
-	return p->n <= 64 ? launch_exact<64>(*p, stream) : launch_exact<128>(*p, stream);
+	return p->n <= 64 || exact_smem<128>() > room ? launch_exact<64>(*p, stream)
+	                                              : launch_exact<128>(*p, stream);
 }
 
 extern "C" cudaError_t mx_cuda_linear_any(const struct mx_cuda_product *p, cudaStream_t stream)

@@ -280,8 +280,17 @@ template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_
 	}
 }
 
-/* Shared memory for the rows of x after their norm, so that two CTAs fit on a multiprocessor. */
+/* Most shared memory for the rows of x after their norm, so that two CTAs fit on a multiprocessor.
+ */
 #define NORM_BYTES (22 * 1024)
+#define FIXED      128 /* bytes of static shared memory */
+
+/* Returns the bytes for those rows where a thread block has at most `room`. */
+static size_t norm_room(size_t room)
+{
+	const size_t left = room - few_smem<1, 2, 5>() - FIXED;
+	return left < NORM_BYTES ? left : NORM_BYTES;
+}
 
 template <int NT, int R, int S, bool NORM, typename O>
 static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
@@ -292,28 +301,38 @@ static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t s
 	                 few_smem<NT, R, S>() + normed, stream, p, height);
 }
 
-/* Chooses the tiles at a time and the depth of the ring, so that a CTA of this
- * kernel and one of the next fit on a multiprocessor together. */
+/* Launches with a ring of S stages, or one less where `room` is too small for it: the sums are the
+ * same. */
+template <int NT, int R, int S, typename O>
+static cudaError_t launch_deep(const mx_cuda_product &p, int sms, size_t room, cudaStream_t stream)
+{
+	return few_smem<NT, R, S>() <= room ? launch_bf16<NT, R, S, false, O>(p, sms, stream)
+	                                    : launch_bf16<NT, R, S - 1, false, O>(p, sms, stream);
+}
+
+/* Chooses the tiles at a time and the depth of the ring, so that a CTA of this kernel and one of
+ * the next fit on a multiprocessor of compute capability 9.0 together. */
 template <typename O>
-static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
+static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, size_t room, cudaStream_t stream)
 {
 	if (p.norm)
 		return launch_bf16<1, 2, 5, true, O>(p, sms, stream);
 	if (p.n <= 8)
-		return launch_bf16<1, 2, 6, false, O>(p, sms, stream);
+		return launch_deep<1, 2, 6, O>(p, sms, room, stream);
 	if (p.n <= 16 && p.rows < 8 * TILE * (uint32_t)sms)
-		return launch_bf16<2, 2, 5, false, O>(p, sms, stream);
+		return launch_deep<2, 2, 5, O>(p, sms, room, stream);
 	if (p.n <= 16)
-		return launch_bf16<2, 4, 4, false, O>(p, sms, stream);
-	return launch_bf16<4, 2, 4, false, O>(p, sms, stream);
+		return launch_deep<2, 4, 4, O>(p, sms, room, stream);
+	return launch_deep<4, 2, 4, O>(p, sms, room, stream);
 }
 
-template <int NT, int R, int S, bool NORM, typename O> static cudaError_t allow_smem(cudaError_t e)
+template <int NT, int R, int S, bool NORM, typename O>
+static cudaError_t allow_smem(size_t normed, cudaError_t e)
 {
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                         (int)few_smem<NT, R, S>() + (NORM ? NORM_BYTES : 0));
+		                         (int)(few_smem<NT, R, S>() + normed));
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -321,29 +340,38 @@ template <int NT, int R, int S, bool NORM, typename O> static cudaError_t allow_
 	return e;
 }
 
-template <typename O> static cudaError_t setup_bf16(cudaError_t e)
+template <int NT, int R, int S, typename O>
+static cudaError_t allow_deep(size_t room, cudaError_t e)
 {
-	e = allow_smem<1, 2, 5, true, O>(e);
-	e = allow_smem<2, 2, 5, false, O>(allow_smem<1, 2, 6, false, O>(e));
-	return allow_smem<4, 2, 4, false, O>(allow_smem<2, 4, 4, false, O>(e));
+	return few_smem<NT, R, S>() <= room ? allow_smem<NT, R, S, false, O>(0, e)
+	                                    : allow_smem<NT, R, S - 1, false, O>(0, e);
 }
 
-extern "C" bool mx_cuda_linear_few_can_norm(const struct mx_cuda_product *p)
+template <typename O> static cudaError_t setup_bf16(size_t room, cudaError_t e)
 {
-	return p->bf16 && p->n <= MX_CUDA_PAIR && mx_norm_fits(*p, NORM_BYTES);
+	e = allow_smem<1, 2, 5, true, O>(norm_room(room), e);
+	e = allow_deep<1, 2, 6, O>(room, e);
+	e = allow_deep<2, 2, 5, O>(room, e);
+	e = allow_deep<2, 4, 4, O>(room, e);
+	return allow_deep<4, 2, 4, O>(room, e);
 }
 
-extern "C" cudaError_t mx_cuda_linear_few_setup(void)
+extern "C" bool mx_cuda_linear_few_can_norm(const struct mx_cuda_product *p, size_t room)
 {
-	return setup_bf16<float>(setup_bf16<__nv_bfloat16>(cudaSuccess));
+	return p->bf16 && p->n <= MX_CUDA_PAIR && mx_norm_fits(*p, norm_room(room));
 }
 
-extern "C" cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms,
+extern "C" cudaError_t mx_cuda_linear_few_setup(size_t room)
+{
+	return setup_bf16<float>(room, setup_bf16<__nv_bfloat16>(room, cudaSuccess));
+}
+
+extern "C" cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms, size_t room,
                                           cudaStream_t stream)
 {
 	if (p->bf16)
-		return p->bf16_out ? choose_bf16<__nv_bfloat16>(*p, sms, stream)
-		                   : choose_bf16<float>(*p, sms, stream);
+		return p->bf16_out ? choose_bf16<__nv_bfloat16>(*p, sms, room, stream)
+		                   : choose_bf16<float>(*p, sms, room, stream);
 	const dim3 grid((p->rows + 7) / 8);
 	if (p->n == 1)
 		return mx_launch(few_f32<1>, grid, dim3(256), 0, stream, *p);

@@ -50,13 +50,13 @@ struct mx_cuda_quant_product {
 struct mx_cuda_quant mx_cuda_quant_form(const struct mx_quant *q);
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
- */
-cudaError_t mx_cuda_quant_few_setup(void);
+ * room: most shared memory of a thread block, in bytes, as in linear.h. */
+cudaError_t mx_cuda_quant_few_setup(size_t room);
 
 /* Requires bf16 activations, x aligned to 16 bytes, ldx a multiple of 8, and n as above. ask: a
  * counter of mx_cuda_linear_counter. */
 cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, uint32_t *ask, int sms,
-                              cudaStream_t stream);
+                              size_t room, cudaStream_t stream);
 
 /* The same, of any n, on compute capability 9.0. The order of sums depends on n. */
 cudaError_t mx_cuda_quant_many_setup(void);

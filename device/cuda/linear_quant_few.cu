@@ -14,7 +14,8 @@
 #define SUM_PITCH 20 /* floats from token to token: no bank conflicts */
 #define SUM_TILE  (8 * SUM_PITCH)
 #define BARRIERS  (W * MOST_STAGES * 8)
-#define SMEM      (113 * 1024) /* so that a CTA of the next kernel fits beside one of this */
+#define FIXED     128          /* bytes of static shared memory */
+#define SMEM      (113 * 1024) /* at most: a CTA of the next kernel fits beside one of this */
 
 /* ---- x ---- */
 
@@ -269,12 +270,19 @@ static int kernel_of(const mx_cuda_quant &q, scaling by)
 	return by == BY_KEPT ? 4 + minima : by + (q.offset == MX_OFFSET_ZERO ? 2 : 0);
 }
 
-extern "C" cudaError_t mx_cuda_quant_few_setup(void)
+/* Returns the dynamic shared memory of a CTA where a thread block has at most `room`. */
+static uint32_t smem_of(size_t room)
+{
+	return room - FIXED < SMEM ? (uint32_t)(room - FIXED) : SMEM;
+}
+
+extern "C" cudaError_t mx_cuda_quant_few_setup(size_t room)
 {
 	cudaError_t e = cudaSuccess;
 	for (int i = 0; i < N_KERNELS * N_SIZES && e == cudaSuccess; i++) {
 		few_f *f = kernels[i / N_SIZES][i % N_SIZES];
-		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
+		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		                         (int)smem_of(room));
 		if (e == cudaSuccess)
 			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
 			                         cudaSharedmemCarveoutMaxShared);
@@ -283,7 +291,7 @@ extern "C" cudaError_t mx_cuda_quant_few_setup(void)
 }
 
 extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, uint32_t *ask,
-                                         int sms, cudaStream_t stream)
+                                         int sms, size_t room, cudaStream_t stream)
 {
 	const int nt = p->p.n <= 8 ? 0 : p->p.n <= 16 ? 1 : 2;
 	const int kernel = nt ? UP_TO_16 + nt - 1 : p->p.norm ? NORMED : 0;
@@ -292,7 +300,8 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
 	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * p->q.super_bytes;
 	const uint32_t fixed = BARRIERS + W * R * keeps(by, p->q.offset) * (uint32_t)sizeof(kept) +
 	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
-	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+	const uint32_t fit = (smem_of(room) - fixed) / stage,
+				   stages = fit < MOST_STAGES ? fit : MOST_STAGES;
 	if (stages < R)
 		return cudaErrorInvalidValue;
 	return mx_launch(kernels[kernel_of(p->q, by)][kernel], dim3(min(tiles, (uint32_t)sms)),

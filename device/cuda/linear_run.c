@@ -55,13 +55,14 @@ static struct mx_cuda_product rows_of(const struct mx_cuda_product *p, uint32_t 
 
 static mx_status few(struct mx_device *d, const struct mx_cuda_quant_product *p)
 {
+	const struct mx_cuda_base *gpu = &mx_cuda(d)->base;
 	for (uint32_t i = 0; i < p->p.n; i += MX_CUDA_QUANT_FEW) {
 		const uint32_t left = p->p.n - i;
 		const struct mx_cuda_quant_product part = {
 			rows_of(&p->p, i, left < MX_CUDA_QUANT_FEW ? left : MX_CUDA_QUANT_FEW), p->q};
 		mx_status st = mx_cuda_check(d,
-		                             mx_cuda_quant_few(&part, mx_cuda_linear_counter(d),
-		                                               mx_cuda(d)->base.sms, mx_cuda_stream(d)),
+		                             mx_cuda_quant_few(&part, mx_cuda_linear_counter(d), gpu->sms,
+		                                               gpu->smem, mx_cuda_stream(d)),
 		                             "linear, few rows, quantised");
 		if (st != MX_OK)
 			return st;
@@ -294,7 +295,8 @@ uint32_t mx_cuda_linear_fused_rows(const struct mx_device *d, bool quantised)
  * they are, others compute it on a deterministic device, with other bits. */
 static bool is_fused(struct mx_device *d, const struct mx_cuda_product *p, const struct mx_quant *q)
 {
-	if (!streams(p) || p->cols % 8 || (p->norm && !mx_cuda_linear_few_can_norm(p)) ||
+	if (!streams(p) || p->cols % 8 ||
+	    (p->norm && !mx_cuda_linear_few_can_norm(p, mx_cuda(d)->base.smem)) ||
 	    (p->gated && p->rows % MX_QUANT_ROWS))
 		return false;
 	if (q)

@@ -553,6 +553,10 @@ static const struct mixer_weight fast[] = {CONVS, {"dt_bias", 0, 4}, {"A_log", 2
 static const struct mixer_case cases[] = {
 	GLA("gla, f32", 64, 300, MX_F32, EXACT, trained, "gla", INT("num_heads", 2)),
 	GLA("gla, bf16", 64, 150, MX_BF16, ROUNDED, trained, "gla", INT("num_heads", 2)),
+	GLA("gla, heads of 160 x 144, bf16", 64, 90, MX_BF16, ROUNDED, trained, "gla",
+        INT("num_heads", 1), FLOAT("expand_k", 2.5), FLOAT("expand_v", 2.25)),
+	GLA("simple_gla, heads of 192 x 96, bf16", 64, 90, MX_BF16, ROUNDED, trained, "simple_gla",
+        INT("num_heads", 2), FLOAT("expand_k", 6), FLOAT("expand_v", 3)),
 	GLA("gla, all options, f32", 48, 150, MX_F32, EXACT, trained, "gla", INT("num_heads", 4),
         INT("num_kv_heads", 2), FLOAT("expand_k", 1.5), FLOAT("expand_v", 2.5),
         STRING("feature_map", "relu"), BOOL("use_short_conv"), INT("conv_size", 3),

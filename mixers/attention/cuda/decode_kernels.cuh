@@ -14,6 +14,10 @@
  * bit as `merge` does. NEWEST: for spans of one token, in one kernel with what comes
  * before and after (newest.cuh).
  *
+ * SMALL: where a thread block has too little shared memory for that. A warp copies a block of keys
+ * when it comes to it, and its partials lie where its keys were, so that more thread blocks share a
+ * multiprocessor and overlap. The sums are the same.
+ *
  * Compiled twice: by decode.cu, and by decode_shared.cu for ranks that share pages.
  */
 #include "mixers/attention/cuda/twice.cuh"
@@ -32,23 +36,28 @@ namespace
 {
 
 /* Layout of dynamic shared memory. */
-template <typename KV, int D, int NT, bool WHOLE> struct plan {
+template <typename KV, int D, int NT, bool WHOLE, bool SMALL> struct plan {
 	static constexpr int rows = 8 * NT;
-	static constexpr int buffers = WHOLE ? 1 : 2;
-	static constexpr int values = WARPS * rows * tile<KV, D>::pitch; /* floats of a buffer */
+	static constexpr int buffers = WHOLE || SMALL ? 1 : 2;
+	static constexpr int partials = rows * tile<KV, D>::pitch * (int)sizeof(float); /* of a warp */
+	static constexpr int block = 2 * tile<KV, D>::block;
+	/* of a warp, if SMALL: a block of keys and values, or partials; 1024: what swizzling assumes */
+	static constexpr int place = ((block > partials ? block : partials) + 1023) / 1024 * 1024;
+	static constexpr int apart = (SMALL ? place : partials) / 4; /* floats from warp to warp */
+	static constexpr int values = SMALL ? 0 : WARPS * apart;     /* floats of a buffer */
 	static constexpr int sums = WARPS * rows * 2;
 	static constexpr int state = WHOLE ? rows * D + 2 * rows * 2 : 0;
 	static constexpr int units = WHOLE ? 0 : UNITS * UNIT_WORDS;
 	static size_t bytes(int stages, uint32_t n_spans)
 	{
-		return (size_t)WARPS * stages * 2 * tile<KV, D>::block +
+		return (size_t)WARPS * stages * (SMALL ? place : block) +
 		       (buffers * (values + sums) + state + units) * sizeof(float) +
 		       (n_spans + 1) * sizeof(uint32_t);
 	}
 	static int stages(int sm)
 	{
-		int n = RING_BYTES / (2 * tile<KV, D>::block);
-		return sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
+		int n = RING_BYTES / block;
+		return SMALL ? 1 : sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
 	}
 };
 
@@ -60,23 +69,22 @@ struct quad {
 };
 
 /* Joins the warps' partials of dimensions d .. d + 3 of row r into the split's partial. */
-template <typename KV, int D, int NT>
+template <typename P, int PITCH>
 __device__ __forceinline__ quad join_warps(const float *sums, const float *values, uint32_t r,
                                            uint32_t d)
 {
-	constexpr int rows = 8 * NT, pitch = tile<KV, D>::pitch;
 	float2 sum[WARPS];
 	quad x = {-INFINITY, 0, {}};
 #pragma unroll
 	for (int w = 0; w < WARPS; w++) {
-		sum[w] = *(const float2 *)(sums + (w * rows + r) * 2);
+		sum[w] = *(const float2 *)(sums + (w * P::rows + r) * 2);
 		x.m = fmaxf(x.m, sum[w].x);
 	}
 	float use = x.m == -INFINITY ? 0 : x.m;
 #pragma unroll
 	for (int w = 0; w < WARPS; w++) {
 		float f = exp2_fast(__fsub_rn(sum[w].x, use));
-		float4 v = *(const float4 *)(values + (w * rows + r) * pitch + d);
+		float4 v = *(const float4 *)(values + w * P::apart + r * PITCH + d);
 		x.l = __fmaf_rn(sum[w].y, f, x.l);
 		x.o[0] = __fmaf_rn(v.x, f, x.o[0]);
 		x.o[1] = __fmaf_rn(v.y, f, x.o[1]);
@@ -106,7 +114,7 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 				__float2bfloat16_rn(finish(a, head, {x.m, x.l, x.o[i]}));
 }
 
-template <typename KV, int D, int NT, bool WHOLE>
+template <typename KV, int D, int NT, bool WHOLE, typename P>
 __device__ void end_split(const attn_args &a, const unit &w, const float *sums, const float *values,
                           float *state, uint32_t parity)
 {
@@ -115,7 +123,7 @@ __device__ void end_split(const attn_args &a, const unit &w, const float *sums, 
 	float *now = state + rows * D + (parity ^ 1) * 2 * rows;
 	for (uint32_t e = threadIdx.x; e < w.rows * quads; e += THREADS) {
 		uint32_t r = e / quads, d = e % quads * 4;
-		quad x = join_warps<KV, D, NT>(sums, values, r, d);
+		quad x = join_warps<P, tile<KV, D>::pitch>(sums, values, r, d);
 		if (!WHOLE && w.splits > 1) {
 			size_t at = w.at + r * w.splits;
 			*(float4 *)(a.values + at * D + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
@@ -146,20 +154,21 @@ __device__ void end_split(const attn_args &a, const unit &w, const float *sums, 
 	}
 }
 
-template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST, bool SMALL>
 __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int stages)
 {
 	using T = tile<KV, D>;
-	using P = plan<KV, D, NT, WHOLE>;
+	using P = plan<KV, D, NT, WHOLE, SMALL>;
 	extern __shared__ __align__(1024) unsigned char ring[];
 	__shared__ uint64_t bars[WARPS * MAX_STAGES];
 	__shared__ float2 turns[NEWEST ? 2 * (D / 2) : 1]; /* of this unit and the next */
-	float *values = (float *)(ring + WARPS * stages * 2 * T::block);
-	float *sums = values + P::buffers * P::values, *state = sums + P::buffers * P::sums;
+	float *behind = (float *)(ring + WARPS * stages * (SMALL ? P::place : P::block));
+	float *values = SMALL ? (float *)ring : behind;
+	float *sums = behind + P::buffers * P::values, *state = sums + P::buffers * P::sums;
 	uint4 *units = (uint4 *)(state + P::state);
 	uint32_t *first = (uint32_t *)units + P::units;
 	uint32_t warp = threadIdx.x >> 5, parity = 0;
-	uint32_t own = shared_address(ring) + warp * stages * 2 * T::block;
+	uint32_t own = shared_address(ring) + warp * (SMALL ? P::place : stages * P::block);
 	uint32_t bar = shared_address(bars) + warp * MAX_STAGES * 8;
 	int stage = 0;
 	uint32_t phase = 0;
@@ -189,7 +198,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	newest<D> own_token;
 	f.open(a, first, units, n);
 	/* the newest key comes from the products, so all others are old */
-	for (; ahead < stages && (NEWEST ? !f.done : f.old(a)); ahead++)
+	for (; !SMALL && ahead < stages && (NEWEST ? !f.done : f.old(a)); ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (n)
 		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
@@ -200,7 +209,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		x.load(a, w);
 	if (NEWEST && n)
 		own_token.load(a, w);
-	for (; ahead < stages; ahead++)
+	for (; !SMALL && ahead < stages; ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (NEWEST)
 		__syncthreads(); /* turns */
@@ -214,17 +223,20 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		x.clear();
 		for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
 			uint32_t at = own + stage * 2 * T::block;
+			if (SMALL)
+				f.push(a, at, bar);
 #if __CUDA_ARCH__ >= 900
 			barrier_wait(bar + stage * 8, phase);
 #else
-			copies_wait<1>(); /* there are two stages */
+			copies_wait<SMALL ? 0 : 1>(); /* there are two stages */
 			__syncwarp();
 #endif
 			if (NEWEST && own_token.here && b == own_token.place / ATTN_CUDA_WARP_KEYS)
 				own_token.put(a, w, turn, ring + (at - shared_address(ring)));
 			x.block(a, w, b, at);
 			__syncwarp();
-			f.push(a, at, bar + stage * 8);
+			if (!SMALL)
+				f.push(a, at, bar + stage * 8);
 			if (++stage == stages) {
 				stage = 0;
 				phase ^= 1;
@@ -241,15 +253,17 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 				find_turns<D>(a, w.pos, turns + (parity ^ 1) * (D / 2));
 			}
 		}
-		uint32_t buffer = WHOLE ? 0 : parity;
+		uint32_t buffer = P::buffers == 1 ? 0 : parity;
 		float *v = values + buffer * P::values, *s = sums + buffer * P::sums;
-		x.store(s + warp * 8 * NT * 2, v + warp * 8 * NT * T::pitch);
+		x.store(s + warp * 8 * NT * 2, v + warp * P::apart);
 		__syncthreads();
-		end_split<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
+		end_split<KV, D, NT, WHOLE, P>(a, done, s, v, state, parity);
 		if (NEWEST && done.splits > 1 && is_last(a, done))
 			fold_rows<D>(a, done);
 		parity ^= 1;
-		if (WHOLE) /* else there are two buffers, and a barrier before this one is used again */
+		if (SMALL)
+			copies_after_writes();
+		if (P::buffers == 1) /* else a barrier comes before this buffer is used again */
 			__syncthreads();
 	}
 }
@@ -333,10 +347,22 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 
 /* ---- launchers ---- */
 
-template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
-cudaError_t launch(const attn_launch *l, const attn_args *a)
+template <typename P> bool fits(const attn_launch *l, uint32_t n_spans)
 {
-	using P = plan<KV, D, NT, WHOLE>;
+	return P::bytes(P::stages(l->sm), n_spans) + STATIC_BYTES <= l->smem;
+}
+
+/* True if a thread block has too little shared memory for the form that is not SMALL. Heads of
+ * fewer than 256 bytes have no other: 99 KiB are enough. */
+template <typename KV, int D, int NT, bool WHOLE> bool is_small(const attn_launch *l)
+{
+	return !fits<plan<KV, D, NT, WHOLE, false>>(l, 0);
+}
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST, bool SMALL = false>
+cudaError_t launch_as(const attn_launch *l, const attn_args *a)
+{
+	using P = plan<KV, D, NT, WHOLE, SMALL>;
 	int stages = P::stages(l->sm);
 	size_t bytes = P::bytes(stages, a->n_spans);
 	/* a multiprocessor has 1 KiB more than a thread block can use, and reserves 1 KiB for each */
@@ -347,19 +373,37 @@ cudaError_t launch(const attn_launch *l, const attn_args *a)
 		                 ((ATTN_SHORT * a->group + 8 * NT - 1) / (8 * NT));
 		blocks = units < blocks ? (uint32_t)units : blocks;
 	}
-	return mx_launch(attend<KV, D, NT, WHOLE, NEWEST>, dim3(blocks), dim3(THREADS), bytes,
+	return mx_launch(attend<KV, D, NT, WHOLE, NEWEST, SMALL>, dim3(blocks), dim3(THREADS), bytes,
 	                 l->stream, *a, stages);
+}
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
+cudaError_t launch(const attn_launch *l, const attn_args *a)
+{
+	if constexpr (D * sizeof(KV) >= 256)
+		if (is_small<KV, D, NT, WHOLE>(l))
+			return launch_as<KV, D, NT, WHOLE, NEWEST, true>(l, a);
+	return launch_as<KV, D, NT, WHOLE, NEWEST>(l, a);
+}
+
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST, bool SMALL = false>
+cudaError_t prepare_as(const attn_launch *l, uint32_t max_spans)
+{
+	using P = plan<KV, D, NT, WHOLE, SMALL>;
+	if (!fits<P>(l, max_spans))
+		return cudaErrorInvalidValue;
+	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE, NEWEST, SMALL>,
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)P::bytes(P::stages(l->sm), max_spans));
 }
 
 template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
 cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 {
-	using P = plan<KV, D, NT, WHOLE>;
-	size_t bytes = P::bytes(P::stages(l->sm), max_spans);
-	if (bytes + STATIC_BYTES > l->smem)
-		return cudaErrorInvalidValue;
-	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE, NEWEST>,
-	                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+	if constexpr (D * sizeof(KV) >= 256)
+		if (is_small<KV, D, NT, WHOLE>(l))
+			return prepare_as<KV, D, NT, WHOLE, NEWEST, true>(l, max_spans);
+	return prepare_as<KV, D, NT, WHOLE, NEWEST>(l, max_spans);
 }
 
 /* Rows of a unit in groups of 8: as many as the registers hold. */

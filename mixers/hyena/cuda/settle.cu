@@ -14,6 +14,7 @@ using namespace lcg;
 /* Thread blocks of a multiprocessor: with three, registers would not hold what a unit does. */
 constexpr int BLOCKS = 2;
 constexpr size_t SHARED = sizeof(shared_memory);
+static_assert(SHARED <= 99 * 1024, "thread blocks of 8.6, 8.9 and 12.0 have no more");
 
 /* ---- what is due ---- */
 

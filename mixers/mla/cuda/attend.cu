@@ -27,7 +27,7 @@ __host__ __device__ __forceinline__ places lay_out(const mla_args &a, uint32_t r
 {
 	const uint32_t row = a.dim * 2;
 	places s;
-	s.q = 2 * MLA_KEYS * row;
+	s.q = a.stages * MLA_KEYS * row;
 	s.p = s.q + rows * row;
 	s.top = s.p + rows * MLA_KEYS * 2;
 	s.sum = s.top + 8 * rows * 4;
@@ -346,29 +346,39 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 	{
 		float s[MINE][EIGHTS][4];
 		uint32_t stage = 0;
+		const bool ahead = a.stages == 2; /* a tile comes while the one before it is used */
 		clear();
 		load_queries();
 		find_pages(tile);
 		load_keys(tile, 0);
 		copies_commit();
 		find_pages(tile + 1);
-		for (; tile < last; tile++, stage ^= 1) {
+		for (; tile < last; tile++, stage ^= ahead) {
 			if (FOLD && tile % tiles_a_split == 0 && tile) {
 				fold();
 				clear();
 			}
 			copies_wait<0>();
 			__syncthreads(); /* the tile is there, and the other stage is not read any more */
-			if (tile + 1 < last)
-				load_keys(tile + 1, stage ^ 1);
-			copies_commit();
-			find_pages(tile + 2);
+			if (ahead) {
+				if (tile + 1 < last)
+					load_keys(tile + 1, stage ^ 1);
+				copies_commit();
+				find_pages(tile + 2);
+			}
 			scores(tile, stage, s);
 			__syncthreads();
 			raise();
 			weights(s);
 			__syncthreads();
 			values(stage);
+			if (!ahead) {
+				__syncthreads(); /* the tile is not read any more */
+				if (tile + 1 < last)
+					load_keys(tile + 1, 0);
+				copies_commit();
+				find_pages(tile + 2);
+			}
 		}
 		if (FOLD)
 			fold();

@@ -236,9 +236,12 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 	m->fixed = m->device->info.deterministic;
 	if (m->fixed)
 		fix_splits(init->layer, p, &a);
-	m->args = a;
+	a.stages = 2;
+	if (mla_attend_smem(&a, 1, m->fixed) > smem)
+		a.stages = 1;
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv != MX_BF16 || p->rank % 16 ||
 	           mla_attend_smem(&a, 1, m->fixed) > smem;
+	m->args = a;
 	m->wide = mla_attend_smem(&a, 4, false) <= smem;
 	m->fast_heads = m->launch.act == MX_BF16 && p->nope % 32 == 0 && p->rank % 32 == 0 &&
 	                p->v % 16 == 0 && (p->nope + p->rope) % 8 == 0;
@@ -293,10 +296,11 @@ static mx_status prepare(struct mx_mixer *const *layers, uint32_t n_layers, stru
 	mx_status status = n_layers ? mx_cuda_base(layers[0]->device)->bind(layers[0]->device) : MX_OK;
 	if (status != MX_OK)
 		return mx_mixer_fail(err, status, "mla: the device cannot be made current");
-	/* an attribute of a kernel is one for all layers, and the widest rows take the most */
+	/* an attribute of a kernel is one for all layers */
 	const struct mx_mixer *most = NULL;
 	for (uint32_t i = 0; i < n_layers; i++)
-		if (!layers[i]->plain && (!most || layers[i]->args.dim > most->args.dim))
+		if (!layers[i]->plain && (!most || mla_attend_smem(&layers[i]->args, 1, false) >
+		                                       mla_attend_smem(&most->args, 1, false)))
 			most = layers[i];
 	cudaError_t e =
 		most ? mla_attend_prepare(&most->args, mx_cuda_base(most->device)->smem) : cudaSuccess;

@@ -46,7 +46,8 @@ struct mla_args {
 	uint32_t longest;      /* tokens of the longest of them */
 	/* the layer */
 	uint32_t heads, rank, nope, rope, v, dim;
-	float scale; /* of scores, times log2(e) */
+	uint32_t stages; /* tiles of keys in shared memory: 2, or 1 where a thread block has little */
+	float scale;     /* of scores, times log2(e) */
 	float norm_eps, rope_factor, q_beta;
 	uint32_t q_length;
 	bool pairs;

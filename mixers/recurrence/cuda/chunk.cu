@@ -163,12 +163,23 @@ template <typename T, int P, int KT> cudaError_t launch(cudaStream_t stream, con
 	                      : mx_launch(chunks<T, P, KT, false>, grid, block, smem, stream, a);
 }
 
-template <typename T, int P, int KT> cudaError_t prepare(uint32_t kpad)
+/* Opts a kernel into so many bytes of shared memory; never into fewer than before, which layers
+ * with other decays may need. */
+template <typename K> cudaError_t allow(K *kernel, size_t smem)
 {
-	const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
-	const int smem = (int)share<T>(NULL, kpad, true, NULL);
-	const cudaError_t e = cudaFuncSetAttribute(chunks<T, P, KT, false>, attribute, smem);
-	return e == cudaSuccess ? cudaFuncSetAttribute(chunks<T, P, KT, true>, attribute, smem) : e;
+	cudaFuncAttributes now;
+	const cudaError_t e = cudaFuncGetAttributes(&now, kernel);
+	return e != cudaSuccess || (size_t)now.maxDynamicSharedSizeBytes >= smem
+	           ? e
+	           : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                  (int)smem);
+}
+
+template <typename T, int P, int KT> cudaError_t prepare(uint32_t kpad, bool vector)
+{
+	const size_t smem = share<T>(NULL, kpad, vector, NULL);
+	const cudaError_t e = allow(chunks<T, P, KT, false>, smem);
+	return e == cudaSuccess ? allow(chunks<T, P, KT, true>, smem) : e;
 }
 
 } // namespace
@@ -193,9 +204,16 @@ cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const stru
 	FOR_SIZE(launch, stream, *a);
 }
 
-cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad)
+cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad, bool vector)
 {
-	FOR_SIZE(prepare, kpad);
+	FOR_SIZE(prepare, kpad, vector);
+}
+
+size_t recur_cuda_chunks_bytes(enum mx_dtype act, uint32_t kpad, bool vector)
+{
+	const size_t fixed = sizeof(path);
+	return fixed + (act == MX_F32 ? share<float>(NULL, kpad, vector, NULL)
+	                              : share<__nv_bfloat16>(NULL, kpad, vector, NULL));
 }
 
 static size_t align_up(size_t n)
@@ -203,11 +221,12 @@ static size_t align_up(size_t n)
 	return (n + 63) / 64 * 64;
 }
 
-void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size,
+void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size, size_t room,
                      struct recur_unit *out)
 {
 	struct recur_unit u = {};
-	u.per_head = (s->v_dim + RECUR_UNIT - 1) / RECUR_UNIT;
+	const uint32_t most = recur_cuda_step_cols(kpad, s->decay == MX_RECUR_VECTOR, room);
+	u.per_head = (s->v_dim + most - 1) / most;
 	u.cols = ((s->v_dim + u.per_head - 1) / u.per_head + 15) / 16 * 16;
 	u.cap = Q + (s->max_draft + Q - 1) / Q * Q;
 	u.S = 64;

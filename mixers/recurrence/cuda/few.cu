@@ -473,11 +473,6 @@ struct few_kernel {
 	}
 };
 
-template <int KT> size_t bytes_of(bool vector)
-{
-	return vector ? few_bytes<KT, true>(RECUR_UNIT) : few_bytes<KT, false>(RECUR_UNIT);
-}
-
 } // namespace
 
 cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *p)
@@ -485,20 +480,12 @@ cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *p)
 	return launch_of<few_kernel>(stream, *p);
 }
 
-cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector)
+cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector, size_t room)
 {
-	return prepare_of<few_kernel>(kpad, vector);
+	return prepare_of<few_kernel>(kpad, vector, recur_cuda_step_cols(kpad, vector, room));
 }
 
-bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector)
+bool recur_cuda_few_can(uint32_t kpad, bool vector, size_t room)
 {
-	/* shared memory of a block: CUDA C++ Programming Guide, Technical Specifications per CC */
-	const size_t most = (sm >= 90 ? 227 : sm == 80 || sm == 87 ? 163 : 99) * 1024;
-	switch (kpad) {
-	case 32: return bytes_of<2>(vector) <= most;
-	case 64: return bytes_of<4>(vector) <= most;
-	case 128: return bytes_of<8>(vector) <= most;
-	case 256: return bytes_of<16>(vector) <= most;
-	default: return false;
-	}
+	return bytes_of<few_kernel>(kpad, vector, recur_cuda_step_cols(kpad, vector, room)) <= room;
 }

@@ -8,6 +8,20 @@
 #include "device/cuda/cuda.h"
 #include "mixers/recurrence/cuda/stretch.h"
 
+static bool channel(const struct mx_recur_layer *d)
+{
+	return d->core.decay == MX_RECUR_CHANNEL;
+}
+
+/* Elements of a key, padded. */
+static uint32_t kpad_of(const struct mx_recur_layer *d)
+{
+	uint32_t kpad = 32;
+	while (kpad < d->core.k_dim)
+		kpad *= 2;
+	return kpad;
+}
+
 mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
                            const struct mx_device *device, struct mx_err *err)
 {
@@ -18,8 +32,18 @@ mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
 	if (desc->core.k_dim > RECUR_MAX_KEYS)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "%s: heads of %u keys; on GPUs there may be %d",
 		                     mixer, desc->core.k_dim, RECUR_MAX_KEYS);
-	if (desc->core.heads * (desc->core.v_dim / RECUR_UNIT + 1) > 65535)
+	const bool vector = desc->core.decay == MX_RECUR_VECTOR;
+	const uint32_t kpad = kpad_of(desc);
+	const size_t room = ((const struct mx_cuda_base *)device)->smem;
+	const uint32_t cols = recur_cuda_step_cols(kpad, vector, room);
+	if (desc->core.heads * (desc->core.v_dim / cols + 1) > 65535)
 		return mx_mixer_fail(err, MX_E_LIMIT, "%s: %u heads", mixer, desc->core.heads);
+	const size_t need = channel(desc) ? 0 : recur_cuda_chunks_bytes(act, kpad, vector);
+	if (need > room)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "%s: heads of %u keys in f32 need thread blocks of %zu KiB of shared "
+		                     "memory; this GPU's have %zu",
+		                     mixer, desc->core.k_dim, (need + 1023) / 1024, room / 1024);
 	return MX_OK;
 }
 
@@ -33,11 +57,6 @@ static size_t take(size_t *at, size_t bytes)
 	const size_t from = *at;
 	*at += (bytes + 255) / 256 * 256;
 	return from;
-}
-
-static bool channel(const struct mx_recur_layer *d)
-{
-	return d->core.decay == MX_RECUR_CHANNEL;
 }
 
 /* True if a stream's products are f32: what is summed up over many tokens. */
@@ -110,15 +129,15 @@ static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_la
                      const struct mx_device *device, struct recur_cuda_sizes *out)
 {
 	const size_t act = mx_dtype_size(device->info.act_dtype);
+	const struct mx_cuda_base *cuda = (const struct mx_cuda_base *)device;
 	struct recur_cuda_sizes z = {.kpad = 32};
 	if (channel(d)) {
 		recur_cuda_scan_unit(&d->core, act, &z.unit);
 		z.units = z.unit.per_head;
 		z.vpad = d->core.v_dim;
 	} else {
-		while (z.kpad < d->core.k_dim)
-			z.kpad *= 2;
-		recur_cuda_unit(&d->core, z.kpad, act, &z.unit);
+		z.kpad = kpad_of(d);
+		recur_cuda_unit(&d->core, z.kpad, act, cuda->smem, &z.unit);
 		z.units = d->core.heads * z.unit.per_head;
 		z.vpad = z.unit.per_head * z.unit.cols;
 	}
@@ -132,11 +151,10 @@ static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_la
 	z.slot_bytes =
 		z.conv_at + ((size_t)(d->taps + d->core.max_draft) * z.channels * act + 63) / 64 * 64;
 	z.extra_chunks = 5 + d->core.max_draft / MX_RECUR_CHUNK;
-	if (recur_cuda_few_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad,
-	                       d->core.decay == MX_RECUR_VECTOR))
+	if (recur_cuda_few_can(z.kpad, d->core.decay == MX_RECUR_VECTOR, cuda->smem))
 		z.few = d->core.max_draft < RECUR_FEW ? d->core.max_draft : RECUR_FEW;
 	z.stretches = act == 2 && !channel(d) && !device->info.deterministic && stretches_right(d) &&
-	              recur_cuda_stretch_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad) &&
+	              recur_cuda_stretch_can(cuda->sm, z.kpad) &&
 	              notes_bytes(layer, d, &z) <= MOST_NOTES;
 	lay_out(d, layer, act, &z);
 	*out = z;
@@ -334,12 +352,13 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 		const struct mx_mixer *m = layers[i];
 		if (channel(&m->desc))
 			continue;
-		cudaError_t e = recur_cuda_chunks_prepare(m->device->info.act_dtype, m->sizes.kpad);
 		const bool vector = m->desc.core.decay == MX_RECUR_VECTOR;
+		const size_t room = mx_cuda_base(m->device)->smem;
+		cudaError_t e = recur_cuda_chunks_prepare(m->device->info.act_dtype, m->sizes.kpad, vector);
 		if (e == cudaSuccess)
-			e = recur_cuda_step_prepare(m->sizes.kpad, vector);
+			e = recur_cuda_step_prepare(m->sizes.kpad, vector, room);
 		if (e == cudaSuccess && m->sizes.few > 1 && m->device->info.act_dtype == MX_BF16)
-			e = recur_cuda_few_prepare(m->sizes.kpad, vector);
+			e = recur_cuda_few_prepare(m->sizes.kpad, vector, room);
 		if (e == cudaSuccess)
 			e = m->sizes.stretches ? recur_cuda_stretch_prepare(m->sizes.kpad, vector)
 			                       : recur_cuda_prompt_prepare(m->sizes.kpad);

@@ -509,29 +509,40 @@ template <typename K> cudaError_t launch_of(cudaStream_t stream, const recur_one
 	}
 }
 
-template <typename K, int KT, bool VECTOR, typename MORE> cudaError_t prepare_one()
+template <typename K, int KT, bool VECTOR, typename MORE> cudaError_t prepare_one(uint32_t cols)
 {
 	return cudaFuncSetAttribute(K::template kernel<KT, VECTOR, MORE>(),
 	                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)K::template bytes<KT, VECTOR>(RECUR_UNIT));
+	                            (int)K::template bytes<KT, VECTOR>(cols));
 }
 
-template <typename K, int KT, bool VECTOR> cudaError_t prepare_kind()
+template <typename K, int KT, bool VECTOR> cudaError_t prepare_kind(uint32_t cols)
 {
-	const cudaError_t e = prepare_one<K, KT, VECTOR, recur_core>();
+	const cudaError_t e = prepare_one<K, KT, VECTOR, recur_core>(cols);
 	if constexpr (KT <= 8)
-		return e == cudaSuccess ? prepare_one<K, KT, VECTOR, nothing>() : e;
+		return e == cudaSuccess ? prepare_one<K, KT, VECTOR, nothing>(cols) : e;
 	return e;
 }
 
-/* Opts the kernels for keys of kpad elements into their shared memory. */
-template <typename K> cudaError_t prepare_of(uint32_t kpad, bool vector)
+/* Returns the shared memory of a thread block for units of `cols` columns. */
+template <typename K> size_t bytes_of(uint32_t kpad, bool vector, uint32_t cols)
 {
 	switch (kpad) {
-	case 32: return vector ? prepare_kind<K, 2, true>() : prepare_kind<K, 2, false>();
-	case 64: return vector ? prepare_kind<K, 4, true>() : prepare_kind<K, 4, false>();
-	case 128: return vector ? prepare_kind<K, 8, true>() : prepare_kind<K, 8, false>();
-	case 256: return vector ? prepare_kind<K, 16, true>() : prepare_kind<K, 16, false>();
+	case 32: return vector ? K::template bytes<2, true>(cols) : K::template bytes<2, false>(cols);
+	case 64: return vector ? K::template bytes<4, true>(cols) : K::template bytes<4, false>(cols);
+	case 128: return vector ? K::template bytes<8, true>(cols) : K::template bytes<8, false>(cols);
+	default: return vector ? K::template bytes<16, true>(cols) : K::template bytes<16, false>(cols);
+	}
+}
+
+/* Opts the kernels for keys of kpad elements into the shared memory of units of `cols` columns. */
+template <typename K> cudaError_t prepare_of(uint32_t kpad, bool vector, uint32_t cols)
+{
+	switch (kpad) {
+	case 32: return vector ? prepare_kind<K, 2, true>(cols) : prepare_kind<K, 2, false>(cols);
+	case 64: return vector ? prepare_kind<K, 4, true>(cols) : prepare_kind<K, 4, false>(cols);
+	case 128: return vector ? prepare_kind<K, 8, true>(cols) : prepare_kind<K, 8, false>(cols);
+	case 256: return vector ? prepare_kind<K, 16, true>(cols) : prepare_kind<K, 16, false>(cols);
 	default: return cudaErrorInvalidValue;
 	}
 }

@@ -232,21 +232,28 @@ struct recur_moves {
 cudaError_t recur_cuda_move(cudaStream_t stream, const struct recur_moves *moves,
                             const struct recur_rings *layers, uint32_t n_layers);
 
-/* True if a thread block of recur_cuda_few has its shared memory on devices of compute capability
- * sm (90 = 9.0). */
-bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector);
+/* room, here and below: most shared memory of a thread block, in bytes. Returns the most columns of
+ * a unit with which recur_cuda_step fits: RECUR_UNIT, or a half or quarter where keys are long. */
+uint32_t recur_cuda_step_cols(uint32_t kpad, bool vector, size_t room);
 
-/* Opt the kernels into their shared memory; once for a size of keys. */
-cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);
-cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector);
-cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector);
+/* Returns the shared memory of a thread block of recur_cuda_chunks, the only kernel that may not
+ * fit: in f32, with keys padded to 256 and a factor for each. */
+size_t recur_cuda_chunks_bytes(enum mx_dtype act, uint32_t kpad, bool vector);
+
+/* True if a thread block of recur_cuda_few has room for units of so many columns. */
+bool recur_cuda_few_can(uint32_t kpad, bool vector, size_t room);
+
+/* Opt the kernels into their shared memory; once for a size of keys and kind of factors. */
+cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad, bool vector);
+cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector, size_t room);
+cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector, size_t room);
 cudaError_t recur_cuda_prompt_prepare(uint32_t kpad);
 
 /* Bytes of what recur_cuda_prompt notes of a chunk of a head. */
 size_t recur_cuda_record_bytes(uint32_t kpad, bool vector);
 
 /* Fill the layout of a unit: of recur_cuda_chunks, and of recur_cuda_scan. */
-void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size,
+void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size, size_t room,
                      struct recur_unit *out);
 void recur_cuda_scan_unit(const struct mx_recur_spec *s, size_t act_size, struct recur_unit *out);
 

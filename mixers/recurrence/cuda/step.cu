@@ -379,8 +379,17 @@ cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *p)
 	return launch_of<step_kernel>(stream, *p);
 }
 
-cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector)
+cudaError_t recur_cuda_step_prepare(uint32_t kpad, bool vector, size_t room)
 {
 	const cudaError_t e = vector ? cudaSuccess : recur_cuda_pair_prepare(kpad);
-	return e == cudaSuccess ? prepare_of<step_kernel>(kpad, vector) : e;
+	const uint32_t cols = recur_cuda_step_cols(kpad, vector, room);
+	return e == cudaSuccess ? prepare_of<step_kernel>(kpad, vector, cols) : e;
+}
+
+uint32_t recur_cuda_step_cols(uint32_t kpad, bool vector, size_t room)
+{
+	uint32_t cols = RECUR_UNIT;
+	while (cols > 16 && bytes_of<step_kernel>(kpad, vector, cols) > room)
+		cols /= 2;
+	return cols;
 }

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/cuda/pin.h"
+
 #define GUARD_BYTES 256
 
 void att_check(cudaError_t e, const char *what)
@@ -27,6 +29,13 @@ bool att_gpu(void)
 {
 	int n = 0;
 	return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+int att_sm(void)
+{
+	struct cudaDeviceProp prop;
+	ATT_CUDA(cudaGetDeviceProperties(&prop, 0));
+	return prop.major * 10 + prop.minor;
 }
 
 double att_frequency(uint32_t head_dim, uint32_t i)
@@ -148,6 +157,8 @@ static void open_device(struct att_rig *r)
 		.check = check,
 		.bind = bind,
 	};
+	if (!mx_cuda_pin(&r->base.sm, &r->base.smem))
+		die("MIXD_CUDA_CAPABILITY");
 }
 
 /* ---- other ranks ---- */

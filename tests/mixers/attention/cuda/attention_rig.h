@@ -159,6 +159,8 @@ void att_check(cudaError_t e, const char *what);
 
 /* False if there is no GPU. */
 bool att_gpu(void);
+/* Returns the compute capability of the GPU, 90 = 9.0. */
+int att_sm(void);
 /* `modules` is the folder of attention-cuda.so. */
 void att_open(struct att_rig *r, const char *modules, const struct att_case *c,
               const struct att_limits *l);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/cuda/pin.h"
 #include "tests/rng.h"
 
 void rig_check(cudaError_t e, const char *what)
@@ -112,6 +113,8 @@ static void open_device(struct rig *r, bool deterministic)
 		.check = dev_check,
 		.bind = dev_bind,
 	};
+	if (!mx_cuda_pin(&r->base.sm, &r->base.smem))
+		die("MIXD_CUDA_CAPABILITY");
 }
 
 /* ---- the layer ---- */

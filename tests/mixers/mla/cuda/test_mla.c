@@ -197,12 +197,24 @@ static void test_few_heads(void **state)
 	compare((struct rig_layer){.heads = 3, .rank = 96, .nope = 32, .rope = 16, .v = 16});
 }
 
+/* With the shared memory of 12.0, where one tile of keys at a time has room. */
+static void test_little_memory(void **state)
+{
+	const char *pinned = getenv("MIXD_CUDA_CAPABILITY");
+	(void)state;
+	if (pinned && *pinned)
+		skip();
+	setenv("MIXD_CUDA_CAPABILITY", "12.0", 1);
+	compare((struct rig_layer){.heads = 16, .rank = 512, .nope = 128, .rope = 64, .v = 128});
+	unsetenv("MIXD_CUDA_CAPABILITY");
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_16_heads),   cmocka_unit_test(test_128_heads),
 		cmocka_unit_test(test_odd_heads),  cmocka_unit_test(test_few_heads),
-		cmocka_unit_test(test_skip_first),
+		cmocka_unit_test(test_skip_first), cmocka_unit_test(test_little_memory),
 	};
 	if (!rig_gpu())
 		return 77;

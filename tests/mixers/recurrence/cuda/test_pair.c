@@ -19,6 +19,7 @@
 #include "mixers/recurrence/cuda/recur_cuda.h"
 #include "tests/rng.h"
 
+#define ROOM  (99 * 1024) /* shared memory that a thread block of any GPU has */
 #define STEPS 40
 #define COLS  64
 #define TAPS  4
@@ -100,7 +101,7 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	struct recur_core *c = &r->one.core;
 	struct recur_rows *a = &r->one.rows;
 	struct recur_out *o = &r->one.out;
-	recur_cuda_unit(&spec, kpad, 2, &c->unit);
+	recur_cuda_unit(&spec, kpad, 2, ROOM, &c->unit);
 	c->conv = (struct recur_conv){.taps = TAPS,
 	                              .channels = channels,
 	                              .cap = TAPS + l->max_draft,
@@ -158,7 +159,7 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	o->out = keep(r, on_gpu(NULL, r->out));
 	r->one.fused = true;
 	r->one.finish = l->finish;
-	check(recur_cuda_step_prepare(kpad, false));
+	check(recur_cuda_step_prepare(kpad, false, ROOM));
 }
 
 static void run(struct rig *r, const struct mx_device_span *spans, uint32_t n, int which)

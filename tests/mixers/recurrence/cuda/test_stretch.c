@@ -23,6 +23,7 @@
 #include "mixers/recurrence/cuda/stretch.h"
 #include "tests/rng.h"
 
+#define ROOM      (99 * 1024) /* shared memory that a thread block of any GPU has */
 #define TOLERANCE 5e-3
 #define CUT       1e-3 /* a span in segments beside the same span in one */
 #define TEXTS     3
@@ -301,7 +302,7 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	                                   .gain = l->gain,
 	                                   .decay = l->decay};
 	*r = (struct rig){.l = l, .kpad = l->k_dim <= 64 ? 64 : 128};
-	recur_cuda_unit(&spec, r->kpad, 2, &c->unit);
+	recur_cuda_unit(&spec, r->kpad, 2, ROOM, &c->unit);
 	r->vpad = c->unit.per_head * c->unit.cols;
 	r->units = l->heads * c->unit.per_head;
 	r->fixed = calloc(l->heads, sizeof(*r->fixed));
@@ -333,7 +334,7 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	c->skip = l->skip ? on_gpu(r->skip, l->heads * sizeof(float)) : NULL;
 	c->extra_chunks = 5;
 	c->note_bytes = recur_cuda_note_bytes(r->kpad, c->vector, l->delta);
-	check(recur_cuda_chunks_prepare(MX_BF16, r->kpad));
+	check(recur_cuda_chunks_prepare(MX_BF16, r->kpad, c->vector));
 	check(recur_cuda_stretch_prepare(r->kpad, c->vector));
 }
 
