@@ -288,8 +288,9 @@ static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t s
 {
 	const uint32_t height = height_of(p, (uint32_t)sms), tiles = tiles_of(p, height);
 	const size_t normed = NORM ? (size_t)p.n * p.cols * 2 : 0;
+	const size_t smem = few_smem<NT, R, S>() + normed;
 	return mx_launch(few_bf16<NT, R, S, NORM, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
-	                 few_smem<NT, R, S>() + normed, stream, p, height);
+	                 !NORM && p.wide ? (size_t)MX_CUDA_WIDE : smem, stream, p, height);
 }
 
 /* Chooses the tiles at a time and the depth of the ring, so that a CTA of this
@@ -313,7 +314,7 @@ template <int NT, int R, int S, bool NORM, typename O> static cudaError_t allow_
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                         (int)few_smem<NT, R, S>() + (NORM ? NORM_BYTES : 0));
+		                         NORM ? (int)few_smem<NT, R, S>() + NORM_BYTES : MX_CUDA_WIDE);
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -14,7 +14,6 @@
 #define SUM_PITCH 20 /* floats from token to token: no bank conflicts */
 #define SUM_TILE  (8 * SUM_PITCH)
 #define BARRIERS  (W * MOST_STAGES * 8)
-#define SMEM      (113 * 1024) /* so that a CTA of the next kernel fits beside one of this */
 
 /* ---- x ---- */
 
@@ -273,7 +272,7 @@ extern "C" cudaError_t mx_cuda_quant_few_setup(void)
 	cudaError_t e = cudaSuccess;
 	for (int i = 0; i < N_KERNELS * N_SIZES && e == cudaSuccess; i++) {
 		few_f *f = kernels[i / N_SIZES][i % N_SIZES];
-		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
+		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, MX_CUDA_WIDE);
 		if (e == cudaSuccess)
 			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
 			                         cudaSharedmemCarveoutMaxShared);
@@ -291,9 +290,11 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
 	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * p->q.super_bytes;
 	const uint32_t fixed = BARRIERS + (keeps(by) ? W * R * (uint32_t)sizeof(kept) : 0) +
 	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
-	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+	const uint32_t room = p->p.wide ? MX_CUDA_WIDE : MX_CUDA_NARROW, fit = (room - fixed) / stage;
+	const uint32_t stages = fit < MOST_STAGES ? fit : MOST_STAGES;
 	if (stages < R)
 		return cudaErrorInvalidValue;
 	return mx_launch(kernels[kernel_of(p->q, by)][kernel], dim3(min(tiles, (uint32_t)sms)),
-	                 dim3(threads(1 << nt)), fixed + stages * stage, stream, *p, ask, stages);
+	                 dim3(threads(1 << nt)), p->p.wide ? room : fixed + stages * stage, stream, *p,
+	                 ask, stages);
 }
