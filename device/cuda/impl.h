@@ -95,6 +95,9 @@ void *mx_cuda_linear_expanded(struct mx_device *d);
  * when the one or two before may still run: each of these kernels fills the chip. */
 uint32_t *mx_cuda_linear_counter(struct mx_device *d);
 
+/* True if mx_cuda_quant_one has kernels for the GPU. */
+bool mx_cuda_linear_has_one(struct mx_device *d);
+
 /* Returns true if the product, which is launched next, is to be a wide one (MX_CUDA_WIDE): every
  * other one, at most, and none with a norm, since thread blocks of attention need room beside those
  * of q, k and v. */

@@ -110,7 +110,7 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(), "shared memory of experts");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
-	if (rc == MX_OK && mx_cuda(d)->base.sm >= 90)
+	if (rc == MX_OK && mx_cuda_linear_has_one(d))
 		rc = mx_cuda_check(d, mx_cuda_quant_one_setup(), "shared memory of linear");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_quant_many_setup(), "shared memory of linear");
@@ -159,6 +159,11 @@ uint32_t *mx_cuda_linear_counter(struct mx_device *d)
 {
 	struct mx_cuda_linear *l = mx_cuda(d)->linear;
 	return l->counters ? l->counters + l->turn++ % COUNTERS : NULL;
+}
+
+bool mx_cuda_linear_has_one(struct mx_device *d)
+{
+	return mx_cuda(d)->base.sm >= 90 && mx_cuda(d)->base.smem >= MX_CUDA_WIDE;
 }
 
 bool mx_cuda_linear_wide(struct mx_device *d, const struct mx_cuda_product *p)

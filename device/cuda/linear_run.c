@@ -145,7 +145,7 @@ static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
 	const bool free_order = streams(p) && !d->info.deterministic && mx_cuda(d)->base.sm == 90;
-	if (p->n == 1 && streams(p) && !d->info.deterministic && mx_cuda(d)->base.sm >= 90 &&
+	if (p->n == 1 && streams(p) && !d->info.deterministic && mx_cuda_linear_has_one(d) &&
 	    mx_cuda_quant_one_can(&a.q))
 		return mx_cuda_check(d,
 		                     mx_cuda_quant_one(&a, mx_cuda_linear_counter(d), mx_cuda(d)->base.sms,
