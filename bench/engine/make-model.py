@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b|qwen3.5-0.8b|hyena-64k DIR [--gguf FILE]
+    bench/engine/make-model.py 110m|1b|1.1b|8b|8b8|mamba2-130m|mamba2-2.7b|qwen3.5-0.8b|hyena-64k DIR [--gguf FILE] [--fp8]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
 tokens, untied (TinyLlama's); 1b = 16 layers of 2048, 32 query and 8 KV heads of 64, feed-forward 8192, 128,256
 tokens, tied (Llama 3.2's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 128, feed-forward 14336, 128,256
-tokens, untied (Llama 3's), context 131,072; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
+tokens, untied (Llama 3's), context 131,072; 8b8 = eight of its layers, 32,000 tokens; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
 128, 50,288 tokens, tied; mamba2-2.7b = its largest, 64 layers of 2560, 80 heads of 64; qwen3.5-0.8b = a hybrid of that class, 24 layers of
 1024, each fourth of attention with 8 query and 2 KV heads of 256, the others gated delta nets of 16 heads of 128,
 feed-forward 3584, 248,320 tokens, tied, with a head for multi-token prediction (no GGUF); hyena-64k = Hyena as trained on
-the Pile, 18 layers of 864, feed-forward 1728, 50,288 tokens, tied, but with filters of 65,536 (no GGUF). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
+the Pile, 18 layers of 864, feed-forward 1728, 50,288 tokens, tied, but with filters of 65,536 (no GGUF). --fp8: the matrices
+of layers are in e4m3 with a scale a row, as compressed-tensors has them; not of mamba2, qwen and hyena. Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
 Standard library only.
 """
@@ -30,6 +31,8 @@ SHAPES = {
                context=131072, theta=500000.0),
     "8b": dict(width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256, tied=False,
                context=131072, theta=500000.0),
+    "8b8": dict(width=4096, layers=8, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=32000, tied=False,
+                context=131072, theta=500000.0),
     "mamba2-130m": dict(width=768, layers=24, heads=24, head_dim=64, state=128, groups=1, conv=4, vocab=50288,
                         tied=True),
     "mamba2-2.7b": dict(width=2560, layers=64, heads=80, head_dim=64, state=128, groups=1, conv=4, vocab=50288,
@@ -44,6 +47,8 @@ EPS = 1e-5
 THETA = 10000.0
 # little-endian bf16: the odd bytes hold sign and the upper exponent bits
 HIGH = bytes(0x3C | (b & 0x80) for b in range(256))
+E4M3 = bytes(0x38 | (b & 0x87) for b in range(256))  # of a magnitude between 1 and 2
+E4M3_SCALE = 1 / 64
 
 
 class Weights:
@@ -57,12 +62,14 @@ class Weights:
         data = bytearray(self.rng.randbytes(2 * self.N))
         data[1::2] = data[1::2].translate(HIGH)
         self.data = memoryview(data)
+        self.codes = memoryview(self.rng.randbytes(self.N).translate(E4M3))
 
-    def write(self, f, n):
+    def write(self, f, n, fp8=False):
+        data, size = (self.codes, 1) if fp8 else (self.data, 2)
         at = self.rng.randrange(self.N)
         while n:
             part = min(n, self.N - at)
-            f.write(self.data[2 * at:2 * (at + part)])
+            f.write(data[size * at:size * (at + part)])
             at, n = 0, n - part
 
 
@@ -229,21 +236,31 @@ def vocabulary(n):
     return pieces + [f"t{i}" for i in range(len(pieces), n)]
 
 
-def write_hf(s, seed, out):
+def stored(s, fp8):
+    """(name, dtype, shape, value of all elements or None = random) in the order of model.safetensors."""
+    for name, _, shape, value in tensors(s):
+        if fp8 and value is None and name.startswith("model.layers."):
+            yield name, "F8_E4M3", shape, None
+            yield name + "_scale", "BF16", (shape[0], 1), E4M3_SCALE
+        else:
+            yield name, "BF16", shape, value
+
+
+def write_hf(s, seed, out, fp8):
     os.makedirs(out, exist_ok=True)
     header, at = {}, 0
-    for name, _, shape, _ in tensors(s):
-        size = 2 * count(shape)
-        header[name] = dict(dtype="BF16", shape=list(shape), data_offsets=[at, at + size])
+    for name, dtype, shape, _ in stored(s, fp8):
+        size = (2 if dtype == "BF16" else 1) * count(shape)
+        header[name] = dict(dtype=dtype, shape=list(shape), data_offsets=[at, at + size])
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 64)
     weights = Weights(seed)
     with open(os.path.join(out, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
-        for _, _, shape, value in tensors(s):
+        for _, dtype, shape, value in stored(s, fp8):
             if value is None:
-                weights.write(f, count(shape))
+                weights.write(f, count(shape), dtype != "BF16")
             else:
                 f.write(bf16(value) * count(shape))
     common = dict(hidden_size=s["width"], num_hidden_layers=s["layers"], hidden_act="silu",
@@ -270,6 +287,11 @@ def write_hf(s, seed, out):
                       num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
                       max_position_embeddings=s.get("context", CONTEXT), rms_norm_eps=EPS,
                       rope_theta=s.get("theta", THETA), **common)
+    if fp8:
+        weights = dict(num_bits=8, type="float", strategy="channel", symmetric=True, dynamic=False)
+        config["quantization_config"] = dict(
+            quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"],
+            config_groups=dict(group_0=dict(targets=["Linear"], weights=weights)))
     vocab = vocabulary(s["vocab"])
     tokenizer = dict(
         version="1.0", truncation=None, padding=None,
@@ -370,11 +392,14 @@ def main():
     ap.add_argument("shape", choices=SHAPES)
     ap.add_argument("dir")
     ap.add_argument("--gguf")
+    ap.add_argument("--fp8", action="store_true")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
     if args.gguf and any(key in SHAPES[args.shape] for key in NO_GGUF):
         ap.error(f"{args.shape}: no GGUF is written of this shape")
-    write_hf(SHAPES[args.shape], args.seed, args.dir)
+    if args.fp8 and (args.gguf or any(k in SHAPES[args.shape] for k in ("state", *NO_GGUF))):
+        ap.error("--fp8: of llama's shapes only, and no GGUF")
+    write_hf(SHAPES[args.shape], args.seed, args.dir, args.fp8)
     if args.gguf:
         write_gguf(SHAPES[args.shape], args.seed, args.gguf)
 

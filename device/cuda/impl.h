@@ -94,6 +94,15 @@ void *mx_cuda_linear_expanded(struct mx_device *d);
  * again when the kernel ends. Launches have counters by turns, since kernels ask before their wait,
  * when the one or two before may still run: each of these kernels fills the chip. */
 uint32_t *mx_cuda_linear_counter(struct mx_device *d);
+
+/* True if mx_cuda_quant_one has kernels for the GPU. */
+bool mx_cuda_linear_has_one(struct mx_device *d);
+
+/* Returns true if the product, which is launched next, is to be a wide one (MX_CUDA_WIDE): every
+ * other one, at most, and none with a norm, since thread blocks of attention need room beside those
+ * of q, k and v. */
+bool mx_cuda_linear_wide(struct mx_device *d, const struct mx_cuda_product *p);
+
 /* The product of e4m3 rows of W and of x [n, cols], which w_scales [rows] and x_scales [n]
  * multiply; MX_E_UNSUPPORTED, and nothing done, where cuBLASLt has none. */
 mx_status mx_cuda_linear_scaled(struct mx_device *d, const struct mx_cuda_product *p,

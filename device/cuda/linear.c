@@ -38,6 +38,7 @@ struct mx_cuda_linear {
 	void *expanded;     /* see mx_cuda_linear_expanded */
 	uint32_t *counters; /* [COUNTERS], see mx_cuda_linear_counter */
 	unsigned turn;
+	bool wide; /* the last product was */
 	struct plan plans[PLANS];
 	unsigned evict; /* chooses the entry to replace if all PROBES entries of a key are full */
 };
@@ -109,6 +110,8 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(room), "shared memory of experts");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
+	if (rc == MX_OK && mx_cuda_linear_has_one(d))
+		rc = mx_cuda_check(d, mx_cuda_quant_one_setup(), "shared memory of linear");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_quant_many_setup(), "shared memory of linear");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
@@ -156,6 +159,19 @@ uint32_t *mx_cuda_linear_counter(struct mx_device *d)
 {
 	struct mx_cuda_linear *l = mx_cuda(d)->linear;
 	return l->counters ? l->counters + l->turn++ % COUNTERS : NULL;
+}
+
+bool mx_cuda_linear_has_one(struct mx_device *d)
+{
+	return mx_cuda(d)->base.sm >= 90 && mx_cuda(d)->base.smem >= MX_CUDA_WIDE;
+}
+
+bool mx_cuda_linear_wide(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	struct mx_cuda_linear *l = mx_cuda(d)->linear;
+	l->wide = !l->wide && !p->norm && p->n <= MX_CUDA_PAIR &&
+	          mx_cuda(d)->base.smem >= MX_CUDA_WIDE + MX_CUDA_NARROW;
+	return l->wide;
 }
 
 /* ---- many rows ---- */

@@ -37,7 +37,15 @@ extern "C" {
 #define MX_CUDA_CHAIN_MIN  5   /* with fewer rows `few` is faster */
 #define MX_CUDA_CHAIN_MAX  32  /* with more rows cuBLASLt is as fast */
 #define MX_CUDA_CHAIN_ROWS 256 /* with no more rows of W `few` is faster than both */
-#define MX_CUDA_EXPANDED   ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
+/* Bytes of shared memory of a thread block of the products of few rows. Beside a wide one, of which
+ * no two fit on a multiprocessor of compute capability 9.0, one that is not wide fits. So where
+ * wide products and others alternate, each multiprocessor has one thread block of each kernel, and
+ * the next kernel's can fill its ring. Without wide ones, two of a kernel came to lie on one
+ * multiprocessor, and took longer than those that were alone. */
+#define MX_CUDA_WIDE   (115 * 1024)
+#define MX_CUDA_NARROW (110 * 1024)
+
+#define MX_CUDA_EXPANDED ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
 
 struct mx_cuda_product {
 	const void *w;     /* [rows, cols], row-major */
@@ -53,6 +61,7 @@ struct mx_cuda_product {
 	               products are rounded to bf16 first; bf16, no bias, nothing added to y */
 	const float *norm; /* [cols] x goes through rmsnorm first, rounded to bf16; NULL = no norm */
 	float norm_eps;
+	bool wide; /* few rows: see MX_CUDA_WIDE */
 	/* Of `few` in bf16, not gated: a second product of the same x in the same kernel, in f32 and
 	 * without a norm of its own. */
 	struct mx_cuda_second {

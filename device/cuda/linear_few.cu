@@ -297,8 +297,9 @@ static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t s
 {
 	const uint32_t height = height_of(p, (uint32_t)sms), tiles = tiles_of(p, height);
 	const size_t normed = NORM ? (size_t)p.n * p.cols * 2 : 0;
+	const size_t smem = few_smem<NT, R, S>() + normed;
 	return mx_launch(few_bf16<NT, R, S, NORM, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
-	                 few_smem<NT, R, S>() + normed, stream, p, height);
+	                 !NORM && p.wide ? (size_t)MX_CUDA_WIDE : smem, stream, p, height);
 }
 
 /* Launches with a ring of S stages, or one less where `room` is too small for it: the sums are the
@@ -327,12 +328,11 @@ static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, size_t room, c
 }
 
 template <int NT, int R, int S, bool NORM, typename O>
-static cudaError_t allow_smem(size_t normed, cudaError_t e)
+static cudaError_t allow_smem(size_t bytes, cudaError_t e)
 {
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
-		                         cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                         (int)(few_smem<NT, R, S>() + normed));
+		                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 	if (e == cudaSuccess)
 		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -343,13 +343,16 @@ static cudaError_t allow_smem(size_t normed, cudaError_t e)
 template <int NT, int R, int S, typename O>
 static cudaError_t allow_deep(size_t room, cudaError_t e)
 {
-	return few_smem<NT, R, S>() <= room ? allow_smem<NT, R, S, false, O>(0, e)
-	                                    : allow_smem<NT, R, S - 1, false, O>(0, e);
+	if (room >= MX_CUDA_WIDE)
+		return allow_smem<NT, R, S, false, O>(MX_CUDA_WIDE, e);
+	return few_smem<NT, R, S>() <= room
+	           ? allow_smem<NT, R, S, false, O>(few_smem<NT, R, S>(), e)
+	           : allow_smem<NT, R, S - 1, false, O>(few_smem<NT, R, S - 1>(), e);
 }
 
 template <typename O> static cudaError_t setup_bf16(size_t room, cudaError_t e)
 {
-	e = allow_smem<1, 2, 5, true, O>(norm_room(room), e);
+	e = allow_smem<1, 2, 5, true, O>(few_smem<1, 2, 5>() + norm_room(room), e);
 	e = allow_deep<1, 2, 6, O>(room, e);
 	e = allow_deep<2, 2, 5, O>(room, e);
 	e = allow_deep<2, 4, 4, O>(room, e);

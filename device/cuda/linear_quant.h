@@ -5,6 +5,8 @@
  *
  * - few: up to MX_CUDA_QUANT_FEW rows, limited by reading W, which it streams. Codes become bf16,
  *   exactly; the sums of a group are f32, multiplied by its scale.
+ * - one: one row with codes of 4 bits, on compute capability 9.0 and up, where bits may depend on
+ * the number of rows. As few, with fewer instructions for scales and zeros.
  * - many: up to 64 rows (128 of large matrices in fp8), on compute capability 9.0. As few, by
  *   tiles.
  * - fp8: more rows, where W is in fp8 with one scale a row, on compute capability 9.0. The rows of
@@ -57,6 +59,13 @@ cudaError_t mx_cuda_quant_few_setup(size_t room);
  * counter of mx_cuda_linear_counter. */
 cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, uint32_t *ask, int sms,
                               size_t room, cudaStream_t stream);
+
+/* The same of one row, on compute capability 9.0 and up, with another order of sums: it depends on
+ * the number of W's columns only. can: true if there are kernels of the form. */
+bool mx_cuda_quant_one_can(const struct mx_cuda_quant *q);
+cudaError_t mx_cuda_quant_one_setup(void);
+cudaError_t mx_cuda_quant_one(const struct mx_cuda_quant_product *p, uint32_t *ask, int sms,
+                              cudaStream_t stream);
 
 /* The same, of any n, on compute capability 9.0. The order of sums depends on n. */
 cudaError_t mx_cuda_quant_many_setup(void);

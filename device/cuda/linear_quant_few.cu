@@ -14,8 +14,7 @@
 #define SUM_PITCH 20 /* floats from token to token: no bank conflicts */
 #define SUM_TILE  (8 * SUM_PITCH)
 #define BARRIERS  (W * MOST_STAGES * 8)
-#define FIXED     128          /* bytes of static shared memory */
-#define SMEM      (113 * 1024) /* at most: a CTA of the next kernel fits beside one of this */
+#define FIXED     128 /* bytes of static shared memory */
 
 /* ---- x ---- */
 
@@ -273,7 +272,7 @@ static int kernel_of(const mx_cuda_quant &q, scaling by)
 /* Returns the dynamic shared memory of a CTA where a thread block has at most `room`. */
 static uint32_t smem_of(size_t room)
 {
-	return room - FIXED < SMEM ? (uint32_t)(room - FIXED) : SMEM;
+	return room - FIXED < MX_CUDA_NARROW ? (uint32_t)(room - FIXED) : MX_CUDA_NARROW;
 }
 
 extern "C" cudaError_t mx_cuda_quant_few_setup(size_t room)
@@ -282,7 +281,7 @@ extern "C" cudaError_t mx_cuda_quant_few_setup(size_t room)
 	for (int i = 0; i < N_KERNELS * N_SIZES && e == cudaSuccess; i++) {
 		few_f *f = kernels[i / N_SIZES][i % N_SIZES];
 		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                         (int)smem_of(room));
+		                         (int)(room >= MX_CUDA_WIDE ? MX_CUDA_WIDE : smem_of(room)));
 		if (e == cudaSuccess)
 			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
 			                         cudaSharedmemCarveoutMaxShared);
@@ -300,10 +299,11 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
 	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * p->q.super_bytes;
 	const uint32_t fixed = BARRIERS + W * R * keeps(by, p->q.offset) * (uint32_t)sizeof(kept) +
 	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
-	const uint32_t fit = (smem_of(room) - fixed) / stage,
-				   stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+	const uint32_t most = p->p.wide ? MX_CUDA_WIDE : smem_of(room), fit = (most - fixed) / stage;
+	const uint32_t stages = fit < MOST_STAGES ? fit : MOST_STAGES;
 	if (stages < R)
 		return cudaErrorInvalidValue;
 	return mx_launch(kernels[kernel_of(p->q, by)][kernel], dim3(min(tiles, (uint32_t)sms)),
-	                 dim3(threads(1 << nt)), fixed + stages * stage, stream, *p, ask, stages);
+	                 dim3(threads(1 << nt)), p->p.wide ? MX_CUDA_WIDE : fixed + stages * stage,
+	                 stream, *p, ask, stages);
 }

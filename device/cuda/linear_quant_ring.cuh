@@ -6,7 +6,8 @@
  * each warp copies its own blocks: with bulk copies too, or cp.async on devices before 9.0.
  *
  * Tiles are taken two at a time, so that x is read once for both; of a gated product these are one
- * of gate and one of up. If FED, others are taken alone where there are few, or towards the end.
+ * of gate and one of up. If FED, others are taken alone towards the end, and where there are no
+ * more than thread blocks.
  *
  * If FED, a thread block takes all tiles but its first from a counter. As those of the kernel
  * before leave one by one, two thread blocks of this one can come to lie on one multiprocessor, and
@@ -42,7 +43,11 @@ struct work {
 		const uint32_t mine = (tiles - blockIdx.x - 1) / gridDim.x + 1;
 		last = gated ? 2 * mine : mine;
 		const uint32_t n = gridDim.x;
-		pairs = gated ? tiles : tiles > 4 * n ? (tiles - 2 * n) / 2 : 0;
+		pairs = gated           ? tiles
+		        : tiles > 4 * n ? (tiles - 2 * n) / 2
+		        : tiles > 2 * n ? (tiles - n) / 2
+		        : tiles > n     ? tiles / 2
+		                        : 0;
 		groups = gated ? tiles : tiles - pairs;
 	}
 

@@ -146,6 +146,12 @@ static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
 	const bool free_order = streams(p) && !d->info.deterministic && mx_cuda(d)->base.sm == 90;
+	if (p->n == 1 && streams(p) && !d->info.deterministic && mx_cuda_linear_has_one(d) &&
+	    mx_cuda_quant_one_can(&a.q))
+		return mx_cuda_check(d,
+		                     mx_cuda_quant_one(&a, mx_cuda_linear_counter(d), mx_cuda(d)->base.sms,
+		                                       mx_cuda_stream(d)),
+		                     "linear, one row, quantised");
 	if (free_order && is_streamed(d, &a))
 		return mx_cuda_check(d,
 		                     mx_cuda_quant_stream(&a, mx_cuda_linear_expanded(d),
@@ -257,7 +263,9 @@ static void add_second(struct mx_device *d, struct mx_cuda_product *p, const str
 static mx_status run_product(struct mx_device *d, const struct mx_cuda_product *p,
                              const struct mx_quant *q)
 {
-	return q ? quantised(d, p, q) : mx_cuda_linear_product(d, p);
+	struct mx_cuda_product a = *p;
+	a.wide = mx_cuda_linear_wide(d, p);
+	return q ? quantised(d, &a, q) : mx_cuda_linear_product(d, &a);
 }
 
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
