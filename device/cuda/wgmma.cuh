@@ -62,33 +62,54 @@ template <int n> static __device__ __forceinline__ void hold(float (&d)[n])
 #define RESULTS_64(d, i)  RESULTS_32(d, i), RESULTS_32(d, i + 32)
 #define RESULTS_128(d, i) RESULTS_64(d, i), RESULTS_64(d, i + 64)
 
-/* d[64 x 128] = a[64 x 16] b[16 x 128], or += if `add`; a and b in shared memory, both along k. */
-static __device__ __forceinline__ void wide_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
-{
-	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-	             "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
-	             "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
-	             : RESULTS_64(d, 0)
-	             : "l"(a), "l"(b), "r"((int)add));
-}
+/* Products of a chain of attention. HALF: f16 operands, otherwise bf16.
+ * d[64 x 128] = a[64 x 16] b[16 x 128], or += if `add`; a and b in shared memory, both along k. */
+template <bool HALF>
+static __device__ __forceinline__ void wide_shared(float (&d)[64], uint64_t a, uint64_t b,
+                                                   bool add);
 
 /* d[64 x 128] += a[64 x 16] b[16 x 128]: a in registers, b in shared memory along n. */
-static __device__ __forceinline__ void wide_registers(float (&d)[64], const uint32_t *a, uint64_t b)
-{
-	asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64
-	             "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
-	             : RESULTS_64(d, 0)
-	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+template <bool HALF>
+static __device__ __forceinline__ void wide_registers(float (&d)[64], const uint32_t *a,
+                                                      uint64_t b);
 
 /* d[64 x 64] += a[64 x 16] b[16 x 64]: a in registers, b in shared memory along n. */
-static __device__ __forceinline__ void wide_registers(float (&d)[32], const uint32_t *a, uint64_t b)
-{
-	asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
-	             "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
-	             : RESULTS_32(d, 0)
-	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+template <bool HALF>
+static __device__ __forceinline__ void wide_registers(float (&d)[32], const uint32_t *a,
+                                                      uint64_t b);
+
+#define WIDE_CHAIN(half, type)                                                                     \
+	template <>                                                                                    \
+	__device__ __forceinline__ void wide_shared<half>(float(&d)[64], uint64_t a, uint64_t b,       \
+	                                                  bool add)                                    \
+	{                                                                                              \
+		asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                                  \
+		             "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" NAMES_64    \
+		             "}, %64, %65, p, 1, 1, 0, 0;\n}\n"                                            \
+		             : RESULTS_64(d, 0)                                                            \
+		             : "l"(a), "l"(b), "r"((int)add));                                             \
+	}                                                                                              \
+	template <>                                                                                    \
+	__device__ __forceinline__ void wide_registers<half>(float(&d)[64], const uint32_t *a,         \
+	                                                     uint64_t b)                               \
+	{                                                                                              \
+		asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" NAMES_64    \
+		             "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"                                 \
+		             : RESULTS_64(d, 0)                                                            \
+		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+	}                                                                                              \
+	template <>                                                                                    \
+	__device__ __forceinline__ void wide_registers<half>(float(&d)[32], const uint32_t *a,         \
+	                                                     uint64_t b)                               \
+	{                                                                                              \
+		asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" NAMES_32     \
+		             "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                 \
+		             : RESULTS_32(d, 0)                                                            \
+		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+	}
+
+WIDE_CHAIN(false, "bf16")
+WIDE_CHAIN(true, "f16")
 
 /* d[64 x N] += a[64 x 16] b[16 x N]; a and b in shared memory, both along k. */
 template <int N>

@@ -28,6 +28,7 @@ struct mx_mixer {
 	float *inv_freq;   /* device memory, owned; NULL without rope */
 	float *long_freq;  /* likewise; NULL without longrope */
 	uint32_t *arrived; /* likewise, see attn_args; NULL = a decode step takes three kernels */
+	uint32_t *tiles;   /* likewise; NULL = prompts have no kernel of their own */
 	struct attn_pages
 		*pages; /* likewise, of all layers of the module: the first layer's; or NULL */
 	uint32_t width, max_rows, max_spans;
@@ -102,7 +103,7 @@ static void plan_parts(const struct mx_layer_desc *layer, const struct attn_para
 	const uint32_t keys = mx_most_places(&places, layer->max_context);
 	a->max_rows = 1;
 	a->fixed_shift = 0;
-	a->ladder = device->info.deterministic && has_prefill(p, device);
+	a->ladder = device->info.deterministic && has_prefill(p, device) && p->dtype == MX_BF16;
 	if (a->ladder) {
 		a->max_parts = attn_rung(keys ? keys - 1 : 0) + 1;
 		return;
@@ -195,6 +196,7 @@ static void attn_destroy(struct mx_mixer *m)
 		m->device->ops->release(m->device, m->inv_freq);
 		m->device->ops->release(m->device, m->long_freq);
 		m->device->ops->release(m->device, m->arrived);
+		m->device->ops->release(m->device, m->tiles);
 		m->device->ops->release(m->device, m->pages);
 	}
 	free(m);
@@ -222,16 +224,26 @@ static mx_status load_frequencies(struct mx_mixer *m)
 	return status;
 }
 
-/* Makes the counters with which a decode step is one kernel, if the layer can have that. */
+/* Allocates n counters of 0. */
+static mx_status make_zeros(struct mx_mixer *m, size_t n, uint32_t **out)
+{
+	void *to = NULL;
+	mx_status status = m->device->ops->alloc(m->device, n * sizeof(**out), &to);
+	*out = to;
+	return status == MX_OK ? m->device->ops->zero(m->device, to, n * sizeof(**out)) : status;
+}
+
+/* Makes the counters with which a decode step is one kernel, and thread blocks share the tiles of
+ * prompts, if the layer can have that. */
 static mx_status make_counters(struct mx_mixer *m)
 {
-	const size_t bytes = (size_t)m->max_spans * m->params.kv_heads * sizeof(*m->arrived);
-	void *to = NULL;
-	if (m->plain || !attn_newest_can(&m->launch, &m->args))
-		return MX_OK;
-	mx_status status = m->device->ops->alloc(m->device, bytes, &to);
-	m->arrived = m->args.arrived = to;
-	return status == MX_OK ? m->device->ops->zero(m->device, to, bytes) : status;
+	mx_status status = m->prefill ? make_zeros(m, 1, &m->tiles) : MX_OK;
+	m->args.tiles = m->tiles;
+	if (status != MX_OK || m->plain || !attn_newest_can(&m->launch, &m->args))
+		return status;
+	status = make_zeros(m, (size_t)m->max_spans * m->params.kv_heads, &m->arrived);
+	m->args.arrived = m->arrived;
+	return status;
 }
 
 /* Sets the kernel arguments that are the same in every step. */

@@ -104,6 +104,7 @@ struct attn_args {
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
 	uint32_t max_parts, max_rows, min_shift, fixed_shift;
+	uint32_t *tiles;   /* attn_prefill: how many were taken; 0 */
 	uint32_t *arrived; /* [max_spans, kv_heads] partials of a row that are done: attn_newest; 0 */
 	bool ladder;       /* splits are those of attn_rung, for every row */
 	uint32_t lead;     /* then: a row's first so many splits are one unit of work and one partial */
@@ -316,7 +317,8 @@ cudaError_t attn_merge(const struct attn_launch *l, const struct attn_args *a,
 cudaError_t attn_whole(const struct attn_launch *l, const struct attn_args *a);
 
 /* Computes the partials of decoding rows, split by the ladder (spans of one token), with the
- * arithmetic of attn_prefill. Call attn_merge next. For layers that attn_prefill_can. */
+ * arithmetic of attn_prefill. Call attn_merge next. For layers that attn_prefill_can, with keys in
+ * bf16. */
 cudaError_t attn_rungs(const struct attn_launch *l, const struct attn_args *a);
 cudaError_t attn_rungs_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
 
