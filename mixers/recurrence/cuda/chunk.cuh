@@ -88,41 +88,41 @@ template <typename T, int P, int KT> struct columns {
 
 	__device__ __forceinline__ void read(const recur_core &a, const work &w, uint32_t warp)
 	{
-		if (P == 1) {
+		if constexpr (P == 1) {
 #pragma unroll
 			for (int i = 0; i < KT; i++)
 				whole_of({load_now(high_at(a.unit, w.unit, warp * KT + i)),
 				          load_now(low_at(a.unit, w.unit, warp * KT + i))},
 				         S[i]);
-			return;
+		} else {
+#pragma unroll
+			for (int i = 0; i < KT; i++)
+#pragma unroll
+				for (int half = 0; half < 2; half++)
+					asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+					             : "=f"(S[i][half][0]), "=f"(S[i][half][1]), "=f"(S[i][half][2]),
+					               "=f"(S[i][half][3])
+					             : "l"(place(a, w, warp, i, half)));
 		}
-#pragma unroll
-		for (int i = 0; i < KT; i++)
-#pragma unroll
-			for (int half = 0; half < 2; half++)
-				asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];"
-				             : "=f"(S[i][half][0]), "=f"(S[i][half][1]), "=f"(S[i][half][2]),
-				               "=f"(S[i][half][3])
-				             : "l"(place(a, w, warp, i, half)));
 	}
 
 	__device__ __forceinline__ void write(const recur_core &a, const work &w, uint32_t warp) const
 	{
-		if (P == 1) {
+		if constexpr (P == 1) {
 #pragma unroll
 			for (int i = 0; i < KT; i++) {
 				const halves h = halves_of(S[i]);
 				*high_at(a.unit, w.unit, warp * KT + i) = h.high;
 				*low_at(a.unit, w.unit, warp * KT + i) = h.low;
 			}
-			return;
+		} else {
+#pragma unroll
+			for (int i = 0; i < KT; i++)
+#pragma unroll
+				for (int half = 0; half < 2; half++)
+					*place(a, w, warp, i, half) =
+						make_float4(S[i][half][0], S[i][half][1], S[i][half][2], S[i][half][3]);
 		}
-#pragma unroll
-		for (int i = 0; i < KT; i++)
-#pragma unroll
-			for (int half = 0; half < 2; half++)
-				*place(a, w, warp, i, half) =
-					make_float4(S[i][half][0], S[i][half][1], S[i][half][2], S[i][half][3]);
 	}
 
 	/* Adds S^T times the rows of wk (with `delta`) and wq to ck and cq. */
