@@ -29,7 +29,8 @@
 #include "mixers/attention/cuda/newest.cuh"
 
 #define MAX_STAGES   8
-#define STATIC_BYTES 2048  /* most static shared memory */
+#define STATIC_BYTES 2048         /* most static shared memory */
+#define DEEP_BYTES   (128 * 1024) /* of a thread block; with less, a warp's ring has two blocks */
 #define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
 
 namespace
@@ -54,10 +55,13 @@ template <typename KV, int D, int NT, bool WHOLE, bool SMALL> struct plan {
 		       (buffers * (values + sums) + state + units) * sizeof(float) +
 		       (n_spans + 1) * sizeof(uint32_t);
 	}
-	static int stages(int sm)
+	static int stages(const attn_launch *l)
 	{
 		int n = RING_BYTES / block;
-		return SMALL ? 1 : sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
+		return SMALL                                         ? 1
+		       : l->sm < 90 || l->smem < DEEP_BYTES || n < 2 ? 2
+		       : n > MAX_STAGES                              ? MAX_STAGES
+		                                                     : n;
 	}
 };
 
@@ -349,7 +353,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 
 template <typename P> bool fits(const attn_launch *l, uint32_t n_spans)
 {
-	return P::bytes(P::stages(l->sm), n_spans) + STATIC_BYTES <= l->smem;
+	return P::bytes(P::stages(l), n_spans) + STATIC_BYTES <= l->smem;
 }
 
 /* True if a thread block has too little shared memory for the form that is not SMALL. Heads of
@@ -363,7 +367,7 @@ template <typename KV, int D, int NT, bool WHOLE, bool NEWEST, bool SMALL = fals
 cudaError_t launch_as(const attn_launch *l, const attn_args *a)
 {
 	using P = plan<KV, D, NT, WHOLE, SMALL>;
-	int stages = P::stages(l->sm);
+	int stages = P::stages(l);
 	size_t bytes = P::bytes(stages, a->n_spans);
 	/* a multiprocessor has 1 KiB more than a thread block can use, and reserves 1 KiB for each */
 	uint32_t a_sm = (uint32_t)((l->smem + 1024) / (bytes + 1024 + STATIC_BYTES));
@@ -394,7 +398,7 @@ cudaError_t prepare_as(const attn_launch *l, uint32_t max_spans)
 		return cudaErrorInvalidValue;
 	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE, NEWEST, SMALL>,
 	                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)P::bytes(P::stages(l->sm), max_spans));
+	                            (int)P::bytes(P::stages(l), max_spans));
 }
 
 template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
