@@ -62,7 +62,7 @@ class Weights:
         data = bytearray(self.rng.randbytes(2 * self.N))
         data[1::2] = data[1::2].translate(HIGH)
         self.data = memoryview(data)
-        self.codes = memoryview(self.rng.randbytes(self.N).translate(E4M3))
+        self.codes = memoryview(random.Random(seed + 1).randbytes(self.N).translate(E4M3))
 
     def write(self, f, n, fp8=False):
         data, size = (self.codes, 1) if fp8 else (self.data, 2)

@@ -75,15 +75,15 @@ struct mx_cuda_product {
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
  * room: most shared memory of a thread block, in bytes, the same at setup and later (227 KiB on
- * compute capability 9.0, 163 on 8.0, 99 on 8.6 and 8.9). */
+ * compute capability 9.0, 163 on 8.0, 99 on 8.6, 8.9 and 12.0). */
 cudaError_t mx_cuda_linear_few_setup(size_t room);
 cudaError_t mx_cuda_linear_exact_setup(size_t room);
 cudaError_t mx_cuda_linear_chain_setup(void);
 
 /* Requires cols and ldx to be multiples of 16 bytes, w and x aligned to 16 bytes, and n as above.
- * Only `few` and mx_cuda_quant_few take a norm, and gated products besides `chain`: in bf16, of
- * n <= MX_CUDA_PAIR rows. A gated one needs rows that are a multiple of 16, a norm x that fits
- * (can_norm). Bit-equal to the operators rmsnorm, linear and act_mul. */
+ * Only `few`, mx_cuda_quant_few and mx_cuda_quant_one take a norm, and gated products besides
+ * `chain`: in bf16, of n <= MX_CUDA_PAIR rows. A gated one needs rows that are a multiple of 16, a
+ * norm x that fits (can_norm). Bit-equal to the operators rmsnorm, linear and act_mul. */
 bool mx_cuda_linear_few_can_norm(const struct mx_cuda_product *p, size_t room);
 cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms, size_t room,
                                cudaStream_t stream);
