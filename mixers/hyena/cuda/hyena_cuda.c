@@ -75,7 +75,8 @@ static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct
 	z.spectra = hyc_spectra_bytes(p->channels, layer->max_context);
 	/* whole blocks change a prompt's bits with where it is cut */
 	if (!device->info.deterministic && layer->max_rows >= LCG_POINTS &&
-	    layer->max_context >= LCG_POINTS)
+	    layer->max_context >= LCG_POINTS &&
+	    ((const struct mx_cuda_base *)device)->smem >= LCG_WHOLE_BYTES)
 		z.near = 2 * row * LCG_POINTS * 2;
 	return z;
 }

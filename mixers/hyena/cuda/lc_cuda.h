@@ -149,6 +149,9 @@ cudaError_t lcg_prompt_finish(cudaStream_t stream, const struct lcg_shape *shape
 
 /* ---- whole.cu ---- */
 
+/* Shared memory that a thread block must have, in bytes, at most. */
+#define LCG_WHOLE_BYTES (104 * 1024)
+
 /* Adds to the sums of the spans' whole blocks what their window and their tiles of sides up to
  * LCG_POINTS would add, in another order; those of that side are left out in a span's first whole
  * block. blocks: thread blocks that fit on the device at once. */

@@ -30,6 +30,7 @@ struct whole_memory {
 };
 constexpr size_t SHARED = sizeof(whole_memory);
 static_assert(2 * LCG_POINTS * sizeof(float) <= sizeof(whole_memory::room), "cells and sums");
+static_assert(SHARED <= LCG_WHOLE_BYTES - 1024, "1 KiB of static shared memory");
 
 /* Spectra of a channel by distance, at the thread's first pair. */
 struct spectra {
