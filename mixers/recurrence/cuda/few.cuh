@@ -352,6 +352,7 @@ __device__ __forceinline__ void keep_numbers(const one_args &a, const place &w, 
 }
 
 /* Three blocks of heads of 128 fit on a multiprocessor of compute capability 9.0. */
+static_assert(RECUR_FEW <= MX_RECUR_CHUNK, "no two chunks of S begin in one call");
 static_assert(few_bytes<8, false>(RECUR_UNIT) <= 228 * 1024 / 3 - 1024, "shared memory");
 
 } // namespace

@@ -7,7 +7,7 @@
  * An element as an integer is its high half shifted up, plus its low half with a sign. Only a
  * number in the middle between two of bf16 could have a low half of either sign: `no_tie` keeps S
  * off those, by an f32 ulp, wherever tokens are added to it, so that S has the same bits whether it
- * was in a slot or in registers.
+ * was in a slot or in registers. (stretch.cu, never deterministic, stores such a copy only.)
  */
 #ifndef MX_MIXERS_RECURRENCE_CUDA_HALVES_CUH
 #define MX_MIXERS_RECURRENCE_CUDA_HALVES_CUH
