@@ -22,7 +22,6 @@
 
 #include "base/paths.h"
 #include "device/cpu/cpu.h"
-#include "device/open.h"
 #include "tests/mixers/mixer_cases.h"
 #include "tests/mixers/ranked.h"
 #include "tools/test-mixer/trials.h"
@@ -195,20 +194,6 @@ static void test_probe(void **state)
 	}
 }
 
-static bool no_device(void)
-{
-	const struct mx_device_options options = {
-		.cuda = {.act_dtype = MX_F32, .max_samples = 1, .vocab = 64}};
-	struct mx_device *d = NULL;
-	struct mx_err err = {0};
-	if (mx_device_open(gpu, &options, &d, &err) != MX_OK) {
-		printf("%s\n", err.text);
-		return true;
-	}
-	d->ops->destroy(d);
-	return false;
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,7 +211,7 @@ int main(int argc, char **argv)
 	printf("seed %llu (MIXD_TEST_SEED repeats it)\n", (unsigned long long)seed);
 	test_failed = failed;
 	gpu = getenv("MIXD_TEST_DEVICE");
-	if (gpu && no_device())
+	if (gpu && !rig_can_open(gpu))
 		return 77;
 	if (mx_registry_create(&registry) != MX_OK)
 		return 1;

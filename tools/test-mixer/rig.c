@@ -393,6 +393,20 @@ void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_option
 	check_caps(r);
 }
 
+bool rig_can_open(const char *device)
+{
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = MX_F32, .max_samples = 1, .vocab = 64}};
+	struct mx_device *d = NULL;
+	struct mx_err err = {0};
+	if (mx_device_open(device, &options, &d, &err) != MX_OK) {
+		printf("%s\n", err.text);
+		return false;
+	}
+	d->ops->destroy(d);
+	return true;
+}
+
 void rig_close(struct rig *r)
 {
 	for (uint32_t l = 0; l < RUN_LAYERS; l++)

@@ -87,6 +87,9 @@ void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_option
 /* Ends the test unless the module refuses the case's layer as unsupported, with a message. */
 void rig_refuses(const struct mixer_case *c, const struct rig_options *o);
 
+/* True if the device of that name can be opened; prints why if not. */
+bool rig_can_open(const char *device);
+
 void rig_close(struct rig *r); /* ends the test unless all pages and slots were given back */
 noreturn void rig_fail(const struct rig *r, const char *fmt, ...) MX_PRINTF(2, 3);
 /* Ends the test if a call of the mixer failed; waits until the device has done it. */
@@ -130,6 +133,8 @@ struct seq {
  * and slot. */
 void seq_open(struct rig *r, struct seq *s, struct text *text);
 void seq_close(struct rig *r, struct seq *s);
+/* Computes a text in one step, in a sequence of its own, and records it. */
+void seq_whole(struct rig *r, struct text *text);
 /* Gives back pages until n_pages are left. */
 void seq_trim(struct rig *r, struct seq *s, uint32_t n_pages);
 /* Opens `to` at the position of `from`. The texts must be the same up to there. */

@@ -41,6 +41,16 @@ void seq_close(struct rig *r, struct seq *s)
 	*s = (struct seq){0};
 }
 
+void seq_whole(struct rig *r, struct text *text)
+{
+	struct seq s;
+	seq_open(r, &s, text);
+	s.record = true;
+	struct item it = item_prefill(&s, text->len);
+	rig_step(r, &it, 1);
+	seq_close(r, &s);
+}
+
 /* Copies the pages of the first n_tokens to `to`: full pages are shared, the page that is not full
  * is copied. */
 static uint32_t share_pages(struct rig *r, const uint32_t *from, uint32_t n_tokens, uint32_t *to)

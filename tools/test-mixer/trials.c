@@ -27,16 +27,6 @@ static void text_free(struct text *t)
 	free(t->x);
 }
 
-static void one_shot(struct rig *r, struct text *t)
-{
-	struct seq s;
-	seq_open(r, &s, t);
-	s.record = true;
-	struct item it = item_prefill(&s, t->len);
-	rig_step(r, &it, 1);
-	seq_close(r, &s);
-}
-
 void texts_make(struct rig *r, struct texts *x)
 {
 	struct rng g = {12345}; /* the same in every run: tolerances are for these texts */
@@ -48,7 +38,7 @@ void texts_make(struct rig *r, struct texts *x)
 	x->t[2] = text_make(r, 50, &g);
 	memcpy(x->t[1].x, x->t[0].x, (size_t)x->common * width * 4);
 	for (int i = 0; i < N_TEXTS; i++)
-		one_shot(r, &x->t[i]);
+		seq_whole(r, &x->t[i]);
 	for (uint32_t l = 0; l < RUN_LAYERS; l++)
 		if (memcmp(x->t[0].y[l], x->t[1].y[l], (size_t)x->common * width * 4))
 			rig_fail(r, "outputs depend on later tokens");
@@ -100,7 +90,7 @@ static void check_reach(struct rig *r, const struct texts *x)
 	rig_begin(r, "the state lasts");
 	struct text t = text_make(r, (uint32_t)reach + 1, &g);
 	memcpy(t.x + width, x->t[0].x + width, reach * width * 4);
-	one_shot(r, &t);
+	seq_whole(r, &t);
 	if (!memcmp(t.y[0] + reach * width, x->t[0].y[0] + reach * width, width * 4))
 		rig_fail(r,
 		         "the first token does not change the output %zu tokens later: either the state is "

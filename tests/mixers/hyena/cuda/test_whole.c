@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "device/open.h"
 #include "tests/rng.h"
 #include "tools/test-mixer/rig.h"
 
@@ -97,16 +96,6 @@ static void walk(struct rig *r, struct text *texts, struct rng *g)
 		seq_close(r, &s[i]);
 }
 
-static void in_one_piece(struct rig *r, struct text *t)
-{
-	struct seq s;
-	seq_open(r, &s, t);
-	s.record = true;
-	struct item it = item_prefill(&s, t->len);
-	rig_step(r, &it, 1);
-	seq_close(r, &s);
-}
-
 static void compare(const struct text *a, const struct text *b, uint32_t width)
 {
 	for (uint32_t l = 0; l < RUN_LAYERS; l++) {
@@ -150,7 +139,7 @@ static void run(struct rng *g)
 	rig_open(&exact, &c, &o);
 	for (int i = 0; i < 2; i++) {
 		texts[i] = text_of(i ? 1 + rng_below(g, len) : len, width, g);
-		in_one_piece(&exact, &texts[i]);
+		seq_whole(&exact, &texts[i]);
 	}
 	rig_close(&exact);
 	o.loose = true;
@@ -160,7 +149,7 @@ static void run(struct rng *g)
 		again[i] = text_of(texts[i].len, width, &unused);
 		memcpy(again[i].x, texts[i].x, (size_t)texts[i].len * width * sizeof *texts[i].x);
 	}
-	in_one_piece(&loose, &again[0]);
+	seq_whole(&loose, &again[0]);
 	compare(&texts[0], &again[0], width);
 	for (int k = 0; k < 3; k++) {
 		walk(&loose, again, g);
@@ -182,20 +171,6 @@ static void test_whole(void **state)
 		run(&g);
 }
 
-static bool no_device(void)
-{
-	const struct mx_device_options options = {
-		.cuda = {.act_dtype = MX_F32, .max_samples = 1, .vocab = 64}};
-	struct mx_device *d = NULL;
-	struct mx_err err = {0};
-	if (mx_device_open(gpu, &options, &d, &err) != MX_OK) {
-		printf("%s\n", err.text);
-		return true;
-	}
-	d->ops->destroy(d);
-	return false;
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole)};
@@ -206,7 +181,7 @@ int main(int argc, char **argv)
 	printf("seed %llu\n", (unsigned long long)seed);
 	test_failed = failed;
 	gpu = device ? device : "cuda:0";
-	if (no_device())
+	if (!rig_can_open(gpu))
 		return 77;
 	if (mx_registry_create(&registry) != MX_OK ||
 	    mx_registry_load_dir(registry, dir ? dir : "mixers/.libs", &err) != MX_OK ||
